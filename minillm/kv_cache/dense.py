@@ -1,0 +1,90 @@
+"""The dense KV cache: room for every token, allocated once, written in place."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from minillm.config import ModelConfig
+from minillm.kv_cache.base import KVCache
+
+__all__ = ["DenseKVCache"]
+
+
+class DenseKVCache(KVCache):
+    """Keys and values of every layer in two preallocated tensors, (L, B, K, capacity, D) each.
+
+    The place of a token is its position. Appending writes only the new tokens; nothing is copied.
+    Bytes: 2 · L · B · K · capacity · D · bytes per value. The storage starts as zeros, never as
+    uninitialised memory: a NaN there would spread through attention even with weight 0.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch_size: int,
+        capacity: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        L, K, D = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+        self.keys = torch.zeros(L, batch_size, K, capacity, D, dtype=dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
+        self.capacity = capacity
+        self.lengths = torch.zeros(batch_size, dtype=torch.int64)
+
+    def advance(self, counts: Sequence[int], width: int) -> Tensor:
+        starts, added = self.lengths, torch.tensor(counts, dtype=torch.int64)
+        if len(counts) != len(starts) or added.min() < 0 or added.max() > width:
+            raise ValueError(
+                f"counts is {list(counts)}; {len(starts)} numbers from 0 to {width} are needed"
+            )
+        lengths = starts + added
+        if lengths.max() > self.capacity:
+            raise ValueError(
+                f"the KV cache holds {self.capacity} tokens per row; {int(lengths.max())} needed"
+            )
+        self.lengths = lengths
+        new = torch.arange(width)
+        positions = torch.where(new < added[:, None], starts[:, None] + new, -1)  # (B, T)
+        places = torch.arange(int(lengths.max()))
+        self._k_positions = torch.where(places < lengths[:, None], places, -1)  # (B, S)
+        # Where all rows write the same places a slice does it; else each real token by its index.
+        self._slice: slice | None = None
+        if bool((starts == starts[0]).all()) and bool((added == width).all()):
+            self._slice = slice(int(starts[0]), int(starts[0]) + width)
+        else:
+            device = self.keys.device
+            rows, new = (positions >= 0).nonzero(as_tuple=True)
+            self._rows, self._new = rows.to(device), new.to(device)
+            self._places = positions[rows, new].to(device)
+        return positions
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        keys, values = self.keys[layer], self.values[layer]  # (B, K, capacity, D)
+        if self._slice is not None:
+            keys[:, :, self._slice], values[:, :, self._slice] = k, v
+        else:
+            keys[self._rows, :, self._places] = k[self._rows, :, self._new]
+            values[self._rows, :, self._places] = v[self._rows, :, self._new]
+        S = self._k_positions.shape[1]
+        return keys[:, :, :S], values[:, :, :S], self._k_positions
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        wanted = torch.tensor(lengths, dtype=torch.int64)
+        if wanted.shape != self.lengths.shape or wanted.min() < 0 or (wanted > self.lengths).any():
+            raise ValueError(
+                f"lengths is {list(lengths)}; at most {self.lengths.tolist()} can be kept"
+            )
+        self.lengths = wanted
+
+    def select(self, rows: Sequence[int]) -> None:
+        index = torch.tensor(rows, dtype=torch.int64)
+        self.lengths = self.lengths[index]
+        self.keys = self.keys[:, index.to(self.keys.device)]
+        self.values = self.values[:, index.to(self.values.device)]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes

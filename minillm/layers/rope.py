@@ -1,0 +1,112 @@
+"""Rotary position embedding (RoPE): queries and keys are turned by an angle that grows with position.
+
+The D values of a head are D/2 pairs. Pair i is a point in the plane; at position p it is turned by
+p · θ_i radians. A dot product of two turned points depends on the difference of their angles only,
+so a score depends on the distance between query and key, not on where they stand.
+
+Two layouts of the pairs exist, for the same rotation:
+
+- half-split (used here, and by Hugging Face checkpoints): pair i is (x[i], x[i + D/2]);
+- interleaved (the original paper, Meta's files, GGUF for Llama): pair i is (x[2i], x[2i + 1]).
+
+A checkpoint is trained for one of them; reading it with the other scrambles every head. The two
+are converted into each other by reordering the rows of the query and key projections.
+
+Source: Su et al. 2021, arXiv 2104.09864, section 3.2.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from minillm.config import RopeConfig
+
+__all__ = ["apply_rope", "rope_frequencies", "rope_tables"]
+
+
+def rope_frequencies(rope: RopeConfig, head_dim: int, lengths: Tensor | None = None) -> Tensor:
+    """Angle per token of each pair: θ_i = rope_theta^(-2i/D), rescaled as `rope_type` says.
+
+    - linear: every frequency divided by `factor` (Chen et al. 2023, arXiv 2306.15595);
+    - dynamic: a larger base once a row is longer than the trained length
+      (NTK-aware; it needs `lengths`, and each row gets its own frequencies);
+    - yarn: slow pairs divided by `factor`, fast ones kept, a ramp between
+      (Peng et al. 2023, arXiv 2309.00071, section 3.2);
+    - llama3: the same idea with bounds in wavelengths (Llama 3.1).
+
+    lengths: (B,) tokens in each row including this step; only "dynamic" looks at it. Nothing is
+    kept from call to call, so a long row never changes what a later or a neighbouring one gets.
+    Keys that a cache holds keep the frequencies of the step that stored them.
+    Returns float64, (D/2,), or (B, D/2) for "dynamic" with lengths, in radians per token.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    base = torch.tensor(rope.rope_theta, dtype=torch.float64)
+    trained = rope.original_max_position_embeddings or 0
+    if rope.rope_type == "dynamic" and lengths is not None:
+        stretch = (lengths.double() / trained).clamp(min=1.0)  # 1 up to the trained length
+        growth = rope.factor * stretch - (rope.factor - 1)
+        growth = torch.where(stretch > 1, growth, 1.0)
+        base = (base * growth ** (head_dim / max(head_dim - 2, 1)))[:, None]
+    frequencies = base**-exponents
+    if rope.rope_type == "linear":
+        return frequencies / rope.factor
+    if rope.rope_type == "llama3":
+        turns = trained * frequencies / (2 * math.pi)  # full turns within the trained length
+        keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+        keep = keep.clamp(0, 1)
+        return keep * frequencies + (1 - keep) * frequencies / rope.factor
+    if rope.rope_type == "yarn":
+        keep = 1 - _yarn_ramp(rope, head_dim)
+        return keep * frequencies + (1 - keep) * frequencies / rope.factor
+    return frequencies
+
+
+def _yarn_ramp(rope: RopeConfig, head_dim: int) -> Tensor:
+    """0 for pairs that turn more than beta_fast times within the trained length, 1 for the slow."""
+    trained = rope.original_max_position_embeddings or 0
+
+    def pair_that_turns(turns: float) -> float:
+        """Fractional index i of the pair with `turns` full turns in the trained length."""
+        return head_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(rope.rope_theta))
+
+    low, high = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    # The reference clamps to D - 1, not to the last pair.
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001  # a step instead of a ramp, without dividing by zero
+    pairs = torch.arange(head_dim // 2, dtype=torch.float64)
+    return ((pairs - low) / (high - low)).clamp(0, 1)
+
+
+def rope_tables(positions: Tensor, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every angle that one forward pass needs, computed once for all layers.
+
+    positions: (B, T), whole numbers; -1 marks padding. Angles are computed in float64: at position
+    8,191 half precision would round to multiples of 4.
+    Returns cos and sin, each (B, 1, T, D/2) in float32. For YaRN they carry its attention factor,
+    0.1·ln(factor) + 1 unless the configuration gives one.
+    """
+    lengths = positions.amax(dim=1) + 1
+    frequencies = rope_frequencies(rope, head_dim, lengths)  # (D/2,) or (B, D/2)
+    frequencies = frequencies if frequencies.dim() == 2 else frequencies[None]
+    angles = positions.double()[:, :, None] * frequencies[:, None, :]  # (B, T, D/2)
+    scale = 1.0
+    if rope.rope_type == "yarn":
+        scale = rope.attention_factor or 0.1 * math.log(rope.factor) + 1
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    return cos.float()[:, None], sin.float()[:, None]  # one entry for every head
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (x[i], x[i + D/2]) by its angle.
+
+    (a, b) → (a·cos − b·sin, a·sin + b·cos), computed in float32.
+
+    x: (B, H, T, D), queries or keys. cos, sin: (B, 1, T, D/2) from `rope_tables`.
+    Returns (B, H, T, D) in x's dtype.
+    """
+    a, b = x.chunk(2, dim=-1)  # (B, H, T, D/2) each
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)

@@ -1,0 +1,369 @@
+"""`LLM`: the front door. A model by name, text in, text out, all at once or as it comes."""
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeGuard, overload
+
+import torch
+from torch import Tensor
+
+from minillm.config import ModelConfig, read_json
+from minillm.generate import Request, decode, prefill
+from minillm.kv_cache.dense import DenseKVCache
+from minillm.model import Transformer
+from minillm.sampling import SamplingParams
+from minillm.tokenizer import ChatTemplate, StopStrings, Tokenizer
+from minillm.weights.load import load_transformer
+from minillm.weights.pull import resolve
+from minillm.weights.safetensors import open_weights
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+# Long prompts run in pieces of this many positions: near the speed of one pass, and activations
+# and mask stay small (a pass over 8,192 positions would hold 100 MB per MLP activation).
+PREFILL_CHUNK = 1_024
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass
+class GenerationStats:
+    """What one request cost. Times are in seconds, measured on the machine that ran it.
+
+    ttft_s: time to first token, from the start of the request. itl_s: inter-token latency, the
+    time from each token to the next, output_tokens - 1 of them. cache_bytes: KV-cache storage
+    reserved for this request.
+    """
+
+    prompt_tokens: int
+    output_tokens: int = 0
+    ttft_s: float = 0.0
+    itl_s: list[float] = field(default_factory=list)
+    cache_bytes: int = 0
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Prompt tokens per second until the first token; 0 before there is one."""
+        return self.prompt_tokens / self.ttft_s if self.ttft_s else 0.0
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Tokens per second after the first one; 0 while there is only one."""
+        total = sum(self.itl_s)
+        return len(self.itl_s) / total if total else 0.0
+
+
+@dataclass
+class GenerationOutput:
+    """The answer to one prompt. While it streams, the fields fill up and finish_reason is None.
+
+    token_ids holds every generated token, the end token included; text leaves end tokens out and
+    stops before a stop string. finish_reason: "stop" (end token or stop string), "length"
+    (max_new_tokens or the model's context is used up).
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: Literal["stop", "length"] | None
+    stats: GenerationStats
+
+
+class TextStream(Iterator[str]):
+    """Pieces of text as they become final. `output` holds what has come so far.
+
+    `close()` (or leaving a `with` block) ends the request early and frees its cache.
+    """
+
+    def __init__(self, output: GenerationOutput, pieces: Generator[str, None, None]) -> None:
+        self.output = output
+        self._pieces = pieces
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """End the request; what it generated so far stays in `output`."""
+        self._pieces.close()
+
+    def __enter__(self) -> "TextStream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Job:
+    """A request together with the text that becomes of its tokens."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.request = request
+        self.detokenizer = tokenizer.stream(skip_special_tokens=True)
+        self.stops = StopStrings(request.params.stop)
+        stats = GenerationStats(len(request.prompt_ids))
+        self.output = GenerationOutput("", request.token_ids, None, stats)
+
+    def push(self, token: int, seconds: float) -> str:
+        """Take the next token, `seconds` after the one before; return the text that is now final."""
+        stats = self.output.stats
+        stats.output_tokens += 1
+        if stats.output_tokens == 1:
+            stats.ttft_s = seconds
+        else:
+            stats.itl_s.append(seconds)
+        ends = token in self.request.stop_ids
+        piece = self.stops.push("" if ends else self.detokenizer.push(token))
+        if self.request.finish_reason is not None and not self.stops.stopped:
+            piece += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
+        if self.stops.stopped:
+            self.request.finish_reason = "stop"
+        self.output.finish_reason = self.request.finish_reason
+        self.output.text += piece
+        return piece
+
+
+class LLM:
+    """A language model with its tokenizer, ready to generate.
+
+    Holds no state between calls: every call has its own cache and random generators, so a call
+    that fails or is interrupted leaves the model as it was.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        *,
+        chat_template: ChatTemplate | None = None,
+        eos_token_ids: frozenset[int] = frozenset(),
+        name: str = "model",
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.config: ModelConfig = model.config
+        self.chat_template, self.eos_token_ids, self.name = chat_template, eos_token_ids, name
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | Path,
+        *,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype = "auto",
+    ) -> "LLM":
+        """Open a model: a known name ("smollm2"), a folder, or a hub id that was pulled before.
+
+        device: "auto" takes CUDA, else Apple's MPS, else the CPU.
+        dtype: "float32", "bfloat16", "float16"; "auto" is float32 on a CPU, where 16-bit matrix
+        products are slow, and elsewhere bfloat16, or float16 where bfloat16 is missing.
+        Raises FileNotFoundError where the model is not on this machine (nothing is downloaded),
+        ValueError for a file that is damaged, does not fit, or needs a feature that is missing.
+        """
+        folder = resolve(name_or_path)
+        where = _pick_device(device)
+        kind = _pick_dtype(dtype, where)
+        settings = read_json(folder / "config.json")
+        try:
+            config = ModelConfig.from_hf(settings)
+            tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
+            if tokenizer.vocab_size > config.vocab_size:
+                raise ValueError(
+                    f"the tokenizer has {tokenizer.vocab_size} ids, the model only "
+                    f"{config.vocab_size}"
+                )
+            eos = _eos_token_ids(folder, settings, config.vocab_size)
+            chat_template = ChatTemplate.from_folder(folder)
+            model = load_transformer(config, open_weights(folder), device=where, dtype=kind)
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from error
+        return cls(
+            model,
+            tokenizer,
+            chat_template=chat_template,
+            eos_token_ids=eos,
+            name=Path(name_or_path).name,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.embed_tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights and of the KV cache."""
+        return self.model.embed_tokens.weight.dtype
+
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """Scores of every vocabulary entry at every position of one text, without sampling.
+
+        Returns (T, V) in float32: row t scores what follows ids[: t + 1]. 4·T·V bytes.
+        """
+        ids = self._ids(ids)
+        cache = self.new_cache(1, len(ids))
+        hidden = self.model(torch.tensor([ids], device=self.device), cache)  # (1, T, C)
+        return self.model.logits(hidden[0]).float()
+
+    def new_cache(self, batch_size: int, capacity: int) -> DenseKVCache:
+        """An empty KV cache for this model, `capacity` tokens per row."""
+        return DenseKVCache(
+            self.config, batch_size, capacity, dtype=self.dtype, device=self.device
+        )
+
+    @overload
+    def generate(self, prompt: Prompt, params: SamplingParams = ...) -> GenerationOutput: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] = ...
+    ) -> list[GenerationOutput]: ...
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> GenerationOutput | list[GenerationOutput]:
+        """Continue a prompt, or several as one batch, and return the whole answers.
+
+        prompt: text (no chat template is applied) or token ids; a list of prompts is a batch, each
+        with the same result as alone. params: one for all, or one per prompt.
+        Raises ValueError for an empty prompt, one longer than the model's context, or a bad id.
+        """
+        params = params or SamplingParams()
+        if not _is_batch(prompt):
+            if not isinstance(params, SamplingParams):
+                raise ValueError("several SamplingParams need a list of as many prompts")
+            return self._collect([self._job(prompt, params)])[0]
+        each = [params] * len(prompt) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompt):
+            raise ValueError(f"{len(prompt)} prompts, but {len(each)} SamplingParams")
+        return self._collect([self._job(p, q) for p, q in zip(prompt, each, strict=True)])
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextStream:
+        """Continue a prompt and hand out its text as soon as it is final."""
+        job = self._job(prompt, params or SamplingParams())
+        return TextStream(job.output, (piece for _, piece in self._run([job]) if piece))
+
+    def chat(self, messages: Messages, params: SamplingParams | None = None) -> GenerationOutput:
+        """Answer a conversation: [{"role": "user", "content": "…"}, …], by the chat template."""
+        return self.generate(self.chat_ids(messages), params or SamplingParams())
+
+    def stream_chat(self, messages: Messages, params: SamplingParams | None = None) -> TextStream:
+        """Answer a conversation, streaming."""
+        return self.stream(self.chat_ids(messages), params)
+
+    def chat_ids(self, messages: Messages) -> list[int]:
+        """Token ids of a conversation, up to where the model's answer begins."""
+        if self.chat_template is None:
+            raise ValueError(f"{self.name} has no chat template; use generate or stream")
+        return self.chat_template.encode(self.tokenizer, messages)
+
+    def __repr__(self) -> str:
+        millions = self.config.num_parameters() / 1e6
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"LLM({self.name!r}, {millions:.1f}M parameters, {kind}, {self.device})"
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not ids:
+            raise ValueError(f"the prompt {prompt!r} has no tokens; at least one is needed")
+        for token in ids:
+            whole = isinstance(token, int) and not isinstance(token, bool)
+            if not whole or not 0 <= token < self.config.vocab_size:
+                raise ValueError(
+                    f"token id {token!r} is not a whole number from 0 to "
+                    f"{self.config.vocab_size - 1}"
+                )
+        context = self.config.max_position_embeddings
+        if len(ids) > context:
+            raise ValueError(f"the prompt has {len(ids)} tokens; the context holds {context}")
+        return ids
+
+    def _job(self, prompt: Prompt, params: SamplingParams) -> _Job:
+        ids = self._ids(prompt)
+        # The last token needs no place in the context: nothing is computed from it.
+        room = self.config.max_position_embeddings - len(ids) + 1
+        params = replace(params, max_new_tokens=min(params.max_new_tokens, room))
+        generator = torch.Generator(self.device)
+        if params.seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(params.seed)
+        model_stops = frozenset() if params.ignore_eos else self.eos_token_ids
+        request = Request(ids, params, model_stops | set(params.stop_token_ids), generator)
+        return _Job(request, self.tokenizer)
+
+    def _collect(self, jobs: list[_Job]) -> list[GenerationOutput]:
+        for _ in self._run(jobs):
+            pass
+        return [job.output for job in jobs]
+
+    def _run(self, jobs: list[_Job]) -> Generator[tuple[_Job, str], None, None]:
+        """Prefill and decode a batch; yield (job, new text) after every token."""
+        if not jobs:
+            return
+        started = time.perf_counter()
+        requests = [job.request for job in jobs]
+        capacity = max(len(r.prompt_ids) + r.params.max_new_tokens - 1 for r in requests)
+        cache = self.new_cache(len(jobs), capacity)
+        for job in jobs:
+            job.output.stats.cache_bytes = cache.nbytes // len(jobs)
+        logits = prefill(self.model, [r.prompt_ids for r in requests], cache, PREFILL_CHUNK)
+        job_of = {id(job.request): job for job in jobs}
+        last_time = {id(request): started for request in requests}
+        for request, token in decode(self.model, cache, logits, requests):
+            now = time.perf_counter()
+            piece = job_of[id(request)].push(token, now - last_time[id(request)])
+            last_time[id(request)] = now
+            yield job_of[id(request)], piece
+
+
+def _is_batch(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
+    """A list of strings or of lists is a batch; a list of whole numbers is one prompt."""
+    if isinstance(prompt, str):
+        return False
+    return not prompt or not isinstance(prompt[0], int)
+
+
+def _pick_device(device: str | torch.device) -> torch.device:
+    if str(device) == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]}); "
+            "try auto, cpu, cuda or mps"
+        ) from error
+    return found
+
+
+def _pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
+        return dtype
+    if dtype == "auto":
+        if device.type == "cpu":
+            return torch.float32
+        bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if bf16 else torch.float16
+    if str(dtype) not in DTYPES:
+        raise ValueError(f"dtype is {str(dtype)!r}; allowed are auto, {', '.join(DTYPES)}")
+    return DTYPES[str(dtype)]
+
+
+def _eos_token_ids(folder: Path, settings: dict[str, Any], vocab_size: int) -> frozenset[int]:
+    """The model's end tokens: generation_config.json's eos_token_id (one or a list), else config's."""
+    found = settings.get("eos_token_id")
+    with suppress(FileNotFoundError):
+        found = read_json(folder / "generation_config.json").get("eos_token_id", found)
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:
+            raise ValueError(f"eos_token_id is {found!r}; ids from 0 to {vocab_size - 1} needed")
+    return frozenset(ids)

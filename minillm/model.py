@@ -1,0 +1,109 @@
+"""The Transformer: embed, L blocks of attention and MLP, a last norm, and the output head."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from minillm.config import LayerConfig, ModelConfig, RopeConfig
+from minillm.kv_cache.base import KVCache
+from minillm.layers.attention import Attention, attention_mask
+from minillm.layers.embedding import embed
+from minillm.layers.mlp import MLP
+from minillm.layers.rope import rope_tables
+from minillm.ops import Ops
+
+__all__ = ["Block", "Step", "Transformer"]
+
+
+class Step:
+    """What the layers of one forward pass share: positions, RoPE tables and masks.
+
+    Layers with the same RoPE or the same window use the same table or mask: each is built once.
+    """
+
+    def __init__(self, positions: Tensor, head_dim: int, device: torch.device) -> None:
+        self.positions, self.head_dim, self.device = positions, head_dim, device
+        self._tables: dict[RopeConfig, tuple[Tensor, Tensor]] = {}
+        self._masks: dict[tuple[int, int | None], tuple[Tensor, Tensor | None]] = {}
+
+    def rope_tables(self, rope: RopeConfig) -> tuple[Tensor, Tensor]:
+        """cos and sin, (B, 1, T, D/2) each, for the step's positions."""
+        if rope not in self._tables:
+            cos, sin = rope_tables(self.positions, rope, self.head_dim)
+            self._tables[rope] = cos.to(self.device), sin.to(self.device)
+        return self._tables[rope]
+
+    def mask(self, k_positions: Tensor, window: int | None) -> Tensor | None:
+        """The mask (B, 1, T, S) over keys at these positions; None where all are seen."""
+        key = (id(k_positions), window)
+        if key not in self._masks:
+            seen = attention_mask(self.positions, k_positions, window)
+            mask = None if bool(seen.all()) else seen.to(self.device)
+            # The positions are kept too, so that their id is not reused within the step.
+            self._masks[key] = k_positions, mask
+        return self._masks[key][1]
+
+
+class Block(nn.Module):
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig, index: int) -> None:
+        super().__init__()
+        self.eps = config.rms_norm_eps
+        self.input_layernorm = nn.RMSNorm(config.hidden_size)
+        self.self_attn = Attention(config, layer, index)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size)
+        self.mlp = MLP(config.hidden_size, config.intermediate_size, config.mlp_bias)
+
+    def forward(self, x: Tensor, step: Step, cache: KVCache, ops: Ops) -> Tensor:
+        """x: (B, T, C), the residual stream. Returns (B, T, C)."""
+        h = ops.rms_norm(x, self.input_layernorm.weight, self.eps)
+        x = x + self.self_attn(h, step, cache, ops)
+        h = ops.rms_norm(x, self.post_attention_layernorm.weight, self.eps)
+        return x + self.mlp(h, ops)
+
+
+class Transformer(nn.Module):
+    """A decoder-only Transformer of the Llama family.
+
+    Submodules carry the names of a Hugging Face checkpoint without its leading `model.`.
+    `ops` may be exchanged at any time for other functions of the same meaning.
+    """
+
+    def __init__(self, config: ModelConfig, ops: Ops | None = None) -> None:
+        super().__init__()
+        self.config, self.ops = config, ops or Ops()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Block(config, layer, index) for index, layer in enumerate(config.layers)
+        )
+        self.norm = nn.RMSNorm(config.hidden_size)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, ids: Tensor, cache: KVCache, counts: Sequence[int] | None = None) -> Tensor:
+        """Run T new tokens per row through all layers, adding their keys and values to the cache.
+
+        ids: (B, T), int64. counts: real tokens per row, the rest being padding on the right;
+        None means that all T are real. Returns the hidden states after the last norm, (B, T, C):
+        hand those positions whose next token is wanted to `logits`.
+        About 2 FLOPs per weight and token, and 4·H·D·S per layer and token for attention.
+        """
+        B, T = ids.shape
+        positions = cache.advance([T] * B if counts is None else counts, T)
+        step = Step(positions, self.config.head_dim, ids.device)
+        x = embed(ids, self.embed_tokens.weight)  # (B, T, C)
+        for block in self.layers:
+            x = block(x, step, cache, self.ops)
+        return self.ops.rms_norm(x, self.norm.weight, self.config.rms_norm_eps)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Project hidden states (..., C) on the vocabulary: scores (..., V), not yet probabilities.
+
+        With tied embeddings the projection is the embedding table itself. 2·C·V FLOPs a position.
+        """
+        if self.config.tie_word_embeddings:
+            return nn.functional.linear(hidden, self.embed_tokens.weight)
+        out: Tensor = self.lm_head(hidden)
+        return out
