@@ -1,0 +1,92 @@
+'''Exercises and their checks: one module `nbNN.py` per notebook.
+
+How to write one. `nb01.py` holds a dict named `EXERCISES`, with the exercise's name as key, spelled out
+as a literal (`python -m minillm.course check` reads the keys without importing the module):
+
+```python
+from minillm.course.checks.kit import Exercise, Value
+from minillm.tokenizer.bpe import merge
+
+
+def _overlapping(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
+    """A wrong variant, written as a learner would."""
+    ...
+
+
+EXERCISES = {
+    # A number by hand. `wrong` pairs a cause with the value that it leads to.
+    "01.crossover": Value(30, wrong=[("multiplies by n: there are n − 1 gaps", 29)]),
+    # A function. Each case is the tuple of its arguments; the right function gives the outcome.
+    "01.merge": Exercise(
+        merge,
+        cases=[([1, 2, 1, 2], (1, 2), 9), ([1, 1, 1], (1, 1), 9), ([], (1, 2), 9)],
+        wrong=[("it looks again at a token it has just used", _overlapping)],
+    ),
+}
+```
+
+- A case must exist on which each wrong variant differs from the right answer, and from the other
+  variants. The diagnosis names the variant that gives the learner's outcomes on all those cases.
+- What `compare` covers: numbers within a relative `tolerance`, text, bytes, sequences (a list equals a
+  tuple), dicts, sets, NumPy arrays and tensors (shape first, then the first index that differs).
+- Right may raise: the learner's function must then raise the same type of error.
+- A class, a generator, or several calls: give `drive(answer, *case)`, which uses the learner's answer
+  on one case and returns what is compared, such as
+  `drive=lambda make, chunks: [make().push(chunk) for chunk in chunks]`.
+- Arguments are copied for each call. A changed argument is a mistake unless `mutates=True`.
+- Anything else: a function `(answer) -> CheckResult` may stand in the dict.
+
+A stub raises `NotImplementedError`, or its body is `...`; a number's stub is `answer = ...`. All of these
+give "not attempted". `check` never raises for what the learner's code does.
+'''
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+
+from minillm.course.checks.kit import Exercise, Value
+from minillm.course.checks.result import CheckResult
+
+AnyExercise = Exercise | Value | Callable[[object], CheckResult]
+
+
+def check(exercise: str, answer: object) -> CheckResult:
+    """Checks a learner's answer, and names the first failing index and the likely cause.
+
+    Args:
+        exercise: the exercise's name, such as `"01.merge"`.
+        answer: the learner's function, class or value; a stub is reported as not attempted.
+
+    Returns:
+        A result that a notebook displays; `result.passed` says whether the answer is right.
+
+    Raises:
+        ValueError: no exercise has that name. Nothing the answer does makes `check` raise.
+    """
+    number = exercise.partition(".")[0]
+    exercises = load(number) if number in numbers() else {}
+    if exercise not in exercises:
+        known = [name for each in numbers() for name in load(each)]
+        near = difflib.get_close_matches(exercise, known, n=3, cutoff=0.4) or known
+        raise ValueError(f"no exercise {exercise!r}; there are {', '.join(near) or 'none yet'}")
+    found = exercises[exercise]
+    if isinstance(found, Exercise | Value):
+        return found.check(exercise, answer)
+    return found(answer)
+
+
+def numbers() -> list[str]:
+    """The numbers of the notebooks that have checks."""
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name.removeprefix("nb") for name in names if name.startswith("nb"))
+
+
+def load(number: str) -> Mapping[str, AnyExercise]:
+    """The exercises of one notebook, by name."""
+    exercises: Mapping[str, AnyExercise] = importlib.import_module(
+        f"{__name__}.nb{number}"
+    ).EXERCISES
+    return exercises
