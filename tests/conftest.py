@@ -1,0 +1,34 @@
+"""What all tests share: markers that skip where the hardware is missing, and the real model."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+# Before any test imports them: no warning about forked tokenizers, no look at the network.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+    if item.get_closest_marker("browser") and not any(map(shutil.which, CHROMIUM_NAMES)):
+        pytest.skip("needs Chromium")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of the real model, which `make test` fetches. Without it the tests fail."""
+    from minillm.weights.pull import resolve
+
+    try:
+        return resolve("smollm2")
+    except FileNotFoundError as error:
+        pytest.fail(f"the tests need the model: run `minillm pull smollm2` once ({error})")
