@@ -1,4 +1,4 @@
-"""What only the notebooks need: checks, self-tests, guesses, figures, widgets, and the notebook tool.
+"""What only the notebooks need: checks, self-tests, guesses, figures, widgets, the notebook tool.
 
 In a notebook:
 

@@ -6,8 +6,8 @@ import html
 from dataclasses import dataclass
 from typing import Any
 
-# The guesses of this kernel. A guess is made at the top of a notebook and recalled at its end, with a
-# restart between them harmless: it is then reported as not made.
+# The guesses of this kernel: made at the top of a notebook, recalled at its end. After a restart
+# between the two, a guess counts as not made.
 _guesses: dict[str, float] = {}
 
 

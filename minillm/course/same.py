@@ -20,8 +20,8 @@ def same_as_cell(symbol: Any) -> None:
     here on, with the command that builds the cell's version into the package.
 
     Args:
-        symbol: the function or class just imported from `minillm`; for a constant its source, such as
-            `"minillm/tokenizer/pretokenize.py::GPT2_SPLIT"`.
+        symbol: the function or class just imported from `minillm`; for a constant its source, such
+            as `"minillm/tokenizer/pretokenize.py::GPT2_SPLIT"`.
     """
     shell = _shell()
     if shell is None:

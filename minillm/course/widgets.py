@@ -1,4 +1,4 @@
-"""Thin widgets over pure functions: a state goes in, HTML comes out, and a static form stands beside.
+"""Thin widgets over pure functions: a state goes in, HTML comes out, a static form stands beside.
 
 ipywidgets is imported when a widget is made, so that everything else works without it.
 """
@@ -99,8 +99,8 @@ def tick(label: str, value: bool = False) -> Any:
 class Panel(Generic[State]):
     """Inputs and buttons that change a state, and a view of it; a notebook displays the panel.
 
-    All that happens is in pure functions: `view` makes HTML of a state, an action or an input makes a
-    new state of the old one. So tests need no browser, and the stored output is `view(state)`.
+    All that happens is in pure functions: `view` makes HTML of a state, an action or an input makes
+    a new state of the old one. So tests need no browser, and the stored output is `view(state)`.
 
     Args:
         state: the first state.

@@ -1,7 +1,7 @@
 '''Exercises and their checks: one module `nbNN.py` per notebook.
 
-How to write one. `nb01.py` holds a dict named `EXERCISES`, with the exercise's name as key, spelled out
-as a literal (`python -m minillm.course check` reads the keys without importing the module):
+How to write one. `nb01.py` holds a dict named `EXERCISES`, with the exercise's name as key, spelled
+out as a literal (`python -m minillm.course check` reads the keys without importing the module):
 
 ```python
 from minillm.course.checks.kit import Exercise, Value
@@ -25,19 +25,19 @@ EXERCISES = {
 }
 ```
 
-- A case must exist on which each wrong variant differs from the right answer, and from the other
-  variants. The diagnosis names the variant that gives the learner's outcomes on all those cases.
-- What `compare` covers: numbers within a relative `tolerance`, text, bytes, sequences (a list equals a
-  tuple), dicts, sets, NumPy arrays and tensors (shape first, then the first index that differs).
+- On some case each wrong variant must differ from the right answer, and from the other variants.
+  The diagnosis names the variant that gives the learner's outcomes on all those cases.
+- What `compare` covers: numbers within a relative `tolerance` (whole ones exactly, unless it is
+  above 1e-6), text, bytes, sequences (a list equals a tuple), dicts, sets, NumPy arrays and tensors (shape, then the first index that differs).
 - Right may raise: the learner's function must then raise the same type of error.
-- A class, a generator, or several calls: give `drive(answer, *case)`, which uses the learner's answer
-  on one case and returns what is compared, such as
+- A class, a generator, or several calls: give `drive(answer, *case)`, which uses the learner's
+  answer on one case and returns what is compared, such as
   `drive=lambda make, chunks: [make().push(chunk) for chunk in chunks]`.
 - Arguments are copied for each call. A changed argument is a mistake unless `mutates=True`.
 - Anything else: a function `(answer) -> CheckResult` may stand in the dict.
 
-A stub raises `NotImplementedError`, or its body is `...`; a number's stub is `answer = ...`. All of these
-give "not attempted". `check` never raises for what the learner's code does.
+A stub raises `NotImplementedError`, or its body is `...`; a number's stub is `answer = ...`. All of
+these give "not attempted". `check` never raises for what the learner's code does.
 '''
 
 from __future__ import annotations

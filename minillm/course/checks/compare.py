@@ -34,7 +34,8 @@ def compare(
     """The first difference, or `None` where both say the same.
 
     Numbers agree when they differ by at most `tolerance` times the larger one (or times the
-    largest magnitude in an array), a list agrees with a tuple of the same items, and NaN with NaN.
+    largest magnitude in an array); whole numbers must be equal unless the tolerance is above
+    1e-6. A list agrees with a tuple of the same items, and NaN with NaN.
     """
     if _is_array(expected):
         return _compare_arrays(expected, found, tolerance, index)
@@ -87,12 +88,14 @@ def _difference(index: str, expected: object, found: object) -> Difference:
 
 
 def _compare_numbers(expected: Any, found: Any, tolerance: float, index: str) -> Difference | None:
-    if not isinstance(found, Number) or isinstance(found, bool):
+    if not isinstance(found, int | float | complex) or isinstance(found, bool):
         return _difference(index, expected, found)
-    a, b = complex(expected), complex(found)  # type: ignore[call-overload]
-    if a == b or (a != a and b != b):
+    if expected == found or (expected != expected and found != found):
         return None
-    near = math.isfinite(abs(a)) and abs(a - b) <= tolerance * max(abs(a), abs(b))
+    whole = isinstance(expected, int) and isinstance(found, int) and tolerance <= 1e-6
+    finite = isinstance(expected, int) or math.isfinite(abs(expected))
+    near = finite and abs(expected - found) <= tolerance * max(abs(expected), abs(found))
+    near = near and not whole
     return None if near else _difference(index, expected, found)
 
 

@@ -51,7 +51,7 @@ class Exercise:
     Args:
         right: a right answer, as a rule the package's own function.
         cases: the arguments of each call.
-        wrong: pairs of a likely cause, as the end of "Likely cause: …", and a function with that fault.
+        wrong: pairs of a cause (the end of "Likely cause: …") and a function with that fault.
         drive: uses an answer on one case and returns what is compared.
         mutates: the function may change its arguments.
         tolerance: relative, for numbers.

@@ -17,7 +17,7 @@ QUESTIONS = (
 )
 ```
 
-Every choice carries its own explanation. Text may use `code` in backquotes; nothing else is marked up.
+Every choice carries its own explanation. Text may use `code` in backquotes, and no other markup.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minillm.course.quizzes.question import Quiz
 
 
 def quiz(number: str) -> Quiz:
-    """The self-test of a notebook, such as `quiz("01")`: buttons in a live notebook, text elsewhere.
+    """The self-test of a notebook, such as `quiz("01")`: buttons in a live notebook, else text.
 
     Raises:
         ValueError: that notebook has no self-test.

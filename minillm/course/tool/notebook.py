@@ -31,6 +31,7 @@ class Definition:
 
     @property
     def source(self) -> str:
+        """As in the metadata."""
         return f"{self.module}::{self.symbol}"
 
     @property
@@ -142,7 +143,7 @@ def definitions(notebook: Notebook) -> Iterator[Definition]:
         match = re.fullmatch(r"(minillm/[\w/]+\.py)::(\w+)", str(source))
         if cell["cell_type"] != "code" or match is None:
             raise ValueError(
-                f"cell {index}: source {source!r} must be 'minillm/folder/module.py::symbol', "
+                f"cell {index + 1}: source {source!r} must be 'minillm/folder/module.py::symbol', "
                 "on a code cell"
             )
         yield Definition(index, match[1], match[2], cell["source"])

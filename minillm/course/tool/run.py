@@ -97,7 +97,7 @@ def run(path: Path, *, cell_timeout: int = 120) -> Measurement:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    notebook: Any = nbformat.from_dict(nb.clean(nb.read(path)))  # type: ignore[no-untyped-call]
+    notebook: Any = nbformat.from_dict(nb.clean(nb.read(path)))
     client = NotebookClient(
         notebook,
         timeout=cell_timeout,

@@ -48,8 +48,8 @@ def segment(text: str, name: str) -> Segment:
     if not found:
         raise LookupError(f"no top-level definition of {name!r}")
     if len(found) > 1:
-        lines = ", ".join(str(node.lineno) for node in found)
-        raise LookupError(f"{name!r} is defined {len(found)} times (lines {lines})")
+        numbers = ", ".join(str(node.lineno) for node in found)
+        raise LookupError(f"{name!r} is defined {len(found)} times (lines {numbers})")
     node = found[0]
     decorators = getattr(node, "decorator_list", [])
     start = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
@@ -75,7 +75,8 @@ def public_names(text: str) -> list[str]:
     """The names in the module's `__all__`, which must be a literal list or tuple; none without."""
     for node in ast.parse(text).body:
         if "__all__" in defined_names(node):
-            assert isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+            assert isinstance(node, ast.Assign | ast.AnnAssign)
+            assert node.value is not None
             return [str(name) for name in ast.literal_eval(node.value)]
     return []
 
@@ -94,11 +95,11 @@ def code_lines(text: str) -> int:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in silent:
             numbers.update(range(token.start[0], token.end[0] + 1))
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if ast.get_docstring(node, clean=False) is not None:
-                first = node.body[0]
-                numbers.difference_update(range(first.lineno, (first.end_lineno or 0) + 1))
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            numbers.difference_update(range(first.lineno, (first.end_lineno or 0) + 1))
     return len(numbers)
 
 
