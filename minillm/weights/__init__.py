@@ -1,0 +1,1 @@
+"""Weights: fetch a model, convert it, open its files, build the Transformer around them."""
