@@ -32,3 +32,14 @@ def smollm2() -> Path:
         return resolve("smollm2")
     except FileNotFoundError as error:
         pytest.fail(f"the tests need the model: run `minillm pull smollm2` once ({error})")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints what each notebook took, measured one at a time."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
+    measured = [values for r in reports if "peak_bytes" in (values := dict(r.user_properties))]
+    if measured:
+        terminalreporter.section("notebooks: time and peak memory of the kernel")
+    for values in sorted(measured, key=lambda values: str(values["notebook"])):
+        seconds, peak = float(values["seconds"]), float(values["peak_bytes"]) / 1e6
+        terminalreporter.line(f"{values['notebook']:<36} {seconds:6.1f} s {peak:8,.0f} MB")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,10 +55,15 @@ def _source(symbol: Any) -> tuple[Path, str]:
     if isinstance(symbol, str):
         path, _, name = symbol.partition("::")
         return _ROOT / path, name
-    file = inspect.getsourcefile(symbol)
-    if file is None:
-        raise TypeError(f"same_as_cell takes a function or class of minillm, not {symbol!r}")
-    return Path(file).resolve(), symbol.__name__
+    # Not inspect.getsourcefile: it knows nothing of a function under functools.cache.
+    module = sys.modules.get(str(getattr(symbol, "__module__", None)))
+    file = getattr(module, "__file__", None)
+    if file is None or not Path(file).resolve().is_relative_to(_ROOT / "minillm"):
+        raise TypeError(
+            "same_as_cell takes a function or class of minillm, or a source such as "
+            f"'minillm/ops.py::NAME', not {symbol!r}"
+        )
+    return Path(file).resolve(), str(symbol.__name__)
 
 
 def _last_definition(shell: Any, name: str) -> str | None:

@@ -28,7 +28,8 @@ EXERCISES = {
 - On some case each wrong variant must differ from the right answer, and from the other variants.
   The diagnosis names the variant that gives the learner's outcomes on all those cases.
 - What `compare` covers: numbers within a relative `tolerance` (whole ones exactly, unless it is
-  above 1e-6), text, bytes, sequences (a list equals a tuple), dicts, sets, NumPy arrays and tensors (shape, then the first index that differs).
+  above 1e-6), text, bytes, sequences (a list equals a tuple), dicts, sets, NumPy arrays and
+  tensors (shape, then the first index that differs).
 - Right may raise: the learner's function must then raise the same type of error.
 - A class, a generator, or several calls: give `drive(answer, *case)`, which uses the learner's
   answer on one case and returns what is compared, such as

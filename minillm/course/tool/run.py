@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -26,12 +27,18 @@ class Measurement:
 class PeakMemory:
     """Samples the resident memory of a process and its descendants in a thread.
 
-    The peak of the sum over all processes, in bytes; on Linux also each process's own high-water
-    mark, so that a short peak between two samples counts as well.
+    The peak of the sum over all processes, in bytes; on Linux at least the largest high-water mark
+    of one process, so that a short peak between two samples counts as well.
+
+    Args:
+        pid: the process.
+        kernels_only: count only Jupyter kernels among its descendants, and what they start.
+        interval: seconds between samples.
     """
 
-    def __init__(self, pid: int, interval: float = 0.1) -> None:
+    def __init__(self, pid: int, *, kernels_only: bool = False, interval: float = 0.1) -> None:
         self.pid = pid
+        self.kernels_only = kernels_only
         self.interval = interval
         self.peak_bytes = 0
         self._stop = threading.Event()
@@ -47,12 +54,12 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while True:
-            self.peak_bytes = max(self.peak_bytes, tree_bytes(self.pid))
+            self.peak_bytes = max(self.peak_bytes, tree_bytes(self.pid, self.kernels_only))
             if self._stop.wait(self.interval):
                 return
 
 
-def tree_bytes(pid: int) -> int:
+def tree_bytes(pid: int, kernels_only: bool = False) -> int:
     """Resident bytes of a process and its descendants, at least the largest high-water mark."""
     import psutil
 
@@ -60,14 +67,14 @@ def tree_bytes(pid: int) -> int:
     try:
         root = psutil.Process(pid)
         processes = [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return 0
-    for process in processes:
-        try:
+        if kernels_only:
+            kernels = [p for p in processes if any("ipykernel" in part for part in p.cmdline())]
+            processes = [p for k in kernels for p in [k, *k.children(recursive=True)]]
+        for process in processes:
             total += process.memory_info().rss
             high = max(high, high_water_bytes(process.pid))
-        except psutil.Error:
-            continue
+    except psutil.Error:
+        pass  # a process ended meanwhile; the next sample is as good
     return max(total, high)
 
 
@@ -116,7 +123,9 @@ def run(path: Path, *, cell_timeout: int = 120) -> Measurement:
             try:
                 _execute(client, notebook)
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-                raise ValueError(f"{path.name}: {error}") from error
+                # IPython colours its tracebacks.
+                text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+                raise ValueError(f"{path.name}: {text}") from error
             seconds = time.perf_counter() - start
     plain = nb.clean(_plain(notebook))
     plain["metadata"]["minillm"] = {"code": nb.code_hash(plain)}

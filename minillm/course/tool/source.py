@@ -111,7 +111,12 @@ def free_names(text: str) -> set[str]:
     pending = list(table.get_children())
     while pending:
         child = pending.pop()
-        used |= {s.get_name() for s in child.get_symbols() if s.is_global() and s.is_referenced()}
+        # In a function named `top`, symtable takes local names for global ones as well.
+        used |= {
+            s.get_name()
+            for s in child.get_symbols()
+            if s.is_global() and not s.is_local() and s.is_referenced()
+        }
         pending += child.get_children()
     return used - bound - set(dir(builtins)) - {"__name__", "__file__", "__doc__"}
 
