@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -61,6 +62,19 @@ def test_pins_lie_within_the_ranges_of_pyproject() -> None:
         pin = pinned[canonicalize_name(requirement.name)]
         version = str(pin.specifier).removeprefix("==")
         assert requirement.specifier.contains(version), f"{requirement} against {pin}"
+
+
+def test_pins_admit_the_oldest_python() -> None:
+    """A pin may ask for a later patch release than Debian's 3.11.2 (soupsieve 4.1.3 did)."""
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    for name, pin in pins().items():
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # belongs to another system
+        if pin.specifier.contains(found.version):
+            asked = SpecifierSet(found.metadata.get("Requires-Python") or "")
+            assert asked.contains(oldest), f"{pin} needs Python {asked}"
 
 
 def needed(names: list[str], extras: set[str]) -> Iterator[str]:
