@@ -224,15 +224,16 @@ class Family:
     attention_bias: bool = False
     bias_on_output: bool = True
     qk_norm: QkNorm = "none"
-    # Qwen writes a sliding_window that counts only where use_sliding_window is true.
-    window_needs_flag: bool = False
+    # "none": a sliding_window in the file means nothing. "flag": Qwen always writes one, which
+    # counts only where use_sliding_window is true, and from layer max_window_layers on.
+    window: Literal["none", "always", "flag"] = "none"
 
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(),
-    "mistral": Family(),
-    "qwen2": Family(attention_bias=True, bias_on_output=False, window_needs_flag=True),
-    "qwen3": Family(qk_norm="head", window_needs_flag=True),
+    "mistral": Family(window="always"),
+    "qwen2": Family(attention_bias=True, bias_on_output=False, window="flag"),
+    "qwen3": Family(qk_norm="head", window="flag"),
 }
 
 
@@ -305,11 +306,11 @@ def _layer(config: Mapping[str, Any], family: Family, index: int) -> LayerConfig
     """Window and RoPE of layer `index`, from `layer_types` or from one `sliding_window` for all."""
     layer_types = config.get("layer_types")
     window = config.get("sliding_window")
-    if family.window_needs_flag and not config.get("use_sliding_window", False):
+    flagged = family.window == "flag"
+    if family.window == "none" or (flagged and not config.get("use_sliding_window", False)):
         window = None
     if layer_types is None:
-        # Before `layer_types` existed, Qwen kept its first max_window_layers layers global.
-        first_local = config.get("max_window_layers", 0) if family.window_needs_flag else 0
+        first_local = config.get("max_window_layers", 0) if flagged else 0
         if isinstance(first_local, bool) or not isinstance(first_local, int):
             raise ValueError(f"max_window_layers is {first_local!r}; a whole number is needed")
         layer_type = "full_attention"

@@ -4,6 +4,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, overload
 
@@ -29,7 +30,7 @@ DTYPES = {
 # and mask stay small (a pass over 8,192 positions would hold 100 MB per MLP activation).
 PREFILL_CHUNK = 1_024
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Tensor
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -211,9 +212,7 @@ class LLM:
 
     def new_cache(self, batch_size: int, capacity: int) -> DenseKVCache:
         """An empty KV cache for this model, `capacity` tokens per row."""
-        return DenseKVCache(
-            self.config, batch_size, capacity, dtype=self.dtype, device=self.device
-        )
+        return DenseKVCache(self.config, batch_size, capacity, dtype=self.dtype, device=self.device)
 
     @overload
     def generate(self, prompt: Prompt, params: SamplingParams = ...) -> GenerationOutput: ...
@@ -267,11 +266,13 @@ class LLM:
         return f"LLM({self.name!r}, {millions:.1f}M parameters, {kind}, {self.device})"
 
     def _ids(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, Tensor):
+            prompt = prompt.tolist()
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         if not ids:
             raise ValueError(f"the prompt {prompt!r} has no tokens; at least one is needed")
         for token in ids:
-            whole = isinstance(token, int) and not isinstance(token, bool)
+            whole = isinstance(token, Integral) and not isinstance(token, bool)
             if not whole or not 0 <= token < self.config.vocab_size:
                 raise ValueError(
                     f"token id {token!r} is not a whole number from 0 to "
@@ -323,9 +324,9 @@ class LLM:
 
 def _is_batch(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
     """A list of strings or of lists is a batch; a list of whole numbers is one prompt."""
-    if isinstance(prompt, str):
+    if isinstance(prompt, str | Tensor):
         return False
-    return not prompt or not isinstance(prompt[0], int)
+    return len(prompt) == 0 or isinstance(prompt[0], str | Sequence | Tensor)
 
 
 def _pick_device(device: str | torch.device) -> torch.device:

@@ -8,6 +8,7 @@ distribution (llama.cpp's default applies the temperature last).
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -24,14 +25,22 @@ __all__ = [
 
 
 def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ValueError(f"{name} is {value!r}; a whole number of at least {least} is needed")
 
 
 def _check_between(name: str, value: object, least: float, most: float, allowed: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= most:  # type: ignore[operator]  # NaN fails here too
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not least <= value <= most:  # type: ignore[operator]  # NaN fails too
         raise ValueError(f"{name} is {value!r}; {allowed} is needed")
+
+
+def _as_tuple(name: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise ValueError(f"{name} is {value!r}; a list is needed")
+    return tuple(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +81,16 @@ class SamplingParams:
         if self.seed is not None:
             _check_between("seed", self.seed, -(2**63), 2**63 - 1, "None or a 64-bit whole number")
             _check_whole("seed", self.seed, -(2**63))
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        for stop in stops:
+        # Frozen, so that a request cannot change under way: the two lists become tuples here.
+        object.__setattr__(self, "stop", _as_tuple("stop", self.stop))
+        for stop in self.stop:
             if not isinstance(stop, str) or not stop:
-                raise ValueError(f"stop contains {stop!r}; strings of at least a character needed")
-        object.__setattr__(self, "stop", stops)
+                raise ValueError(
+                    f"stop contains {stop!r}; text of at least one character is needed"
+                )
+        object.__setattr__(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
         for token in self.stop_token_ids:
             _check_whole("stop_token_ids", token, 0)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
 
 def apply_repetition_penalty(logits: Tensor, seen: Iterable[int], penalty: float) -> Tensor:
@@ -122,7 +133,9 @@ def apply_top_p(logits: Tensor, p: float) -> Tensor:
     mass_before = probabilities.cumsum(-1) - probabilities
     keep = mass_before < p
     keep[..., 0] = True
-    return torch.full_like(logits, -math.inf).scatter(-1, ids, ordered.masked_fill(~keep, -math.inf))
+    return torch.full_like(logits, -math.inf).scatter(
+        -1, ids, ordered.masked_fill(~keep, -math.inf)
+    )
 
 
 def apply_min_p(logits: Tensor, p: float) -> Tensor:
@@ -152,7 +165,9 @@ def sample(
     highest = float(logits.max())  # NaN if there is one
     if not math.isfinite(highest):
         found = "NaN" if math.isnan(highest) else "all -inf" if highest < 0 else "+inf"
-        raise ValueError(f"the logits are {found}: no token can be chosen; the model or its input is broken")
+        raise ValueError(
+            f"the logits are {found}: no token can be chosen; the model or its input is broken"
+        )
     if params.repetition_penalty != 1:
         logits = apply_repetition_penalty(logits, seen, params.repetition_penalty)
     if params.temperature == 0:

@@ -52,12 +52,10 @@ def attention(
     if T == 1:
         # One query per head: the heads of a group stand where the queries would, so that each key
         # is read once for all of them.
-        grouped = q.view(B, K, H // K, D)
+        grouped = q.reshape(B, K, H // K, D)
         out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scale)
         return out.reshape(B, H, 1, D)
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, scale=scale, enable_gqa=True
-    )
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
 
 
 class Attention(nn.Module):

@@ -68,7 +68,9 @@ def _yarn_ramp(rope: RopeConfig, head_dim: int) -> Tensor:
 
     def pair_that_turns(turns: float) -> float:
         """Fractional index i of the pair with `turns` full turns in the trained length."""
-        return head_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(rope.rope_theta))
+        return (
+            head_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(rope.rope_theta))
+        )
 
     low, high = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
     if rope.truncate:
