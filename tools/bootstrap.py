@@ -208,22 +208,24 @@ def install(python: Path) -> None:
 # The model ------------------------------------------------------------------------------------
 
 
-def fetch_model(venv: Path) -> None:
-    """Pull the model, unless the folder it was pulled to last time is still complete."""
-    record = venv / "minillm-model.txt"
-    home = os.environ.get("MINILLM_HOME", "")
-    if record.exists():
-        last_home, _, folder = record.read_text().partition("\n")
-        files = [Path(folder.strip(), name) for name in ("config.json", "model.safetensors")]
-        if last_home == home and all(file.exists() for file in files):
-            return
-    code = f"from minillm.weights.pull import pull; print(pull({MODEL!r}))"
-    done = subprocess.run(
-        [str(venv_python(venv)), "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+# Quick where a whole copy is in the cache, so it needs no stamp.
+PULL = f"""
+import sys
+from minillm.weights.pull import pull
+try:
+    pull({MODEL!r})
+except (OSError, RuntimeError, ValueError) as error:
+    sys.exit(f"minillm: error: {{error}}")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def fetch_model(python: Path) -> None:
+    """Have the new environment pull the model into the user's cache."""
+    done = subprocess.run([str(python), "-c", PULL], cwd=ROOT, stdout=sys.stderr)
     if done.returncode:
-        raise SetupError(f"the model {MODEL} could not be fetched; see above, then try again")
-    record.write_text(f"{home}\n{done.stdout.strip().splitlines()[-1]}\n")
+        raise SetupError(f"the model {MODEL} could not be fetched; run it again to go on")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -236,7 +238,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         make_environment(venv, venv / "minillm-setup.txt", options.python)
         if not options.no_model:
-            fetch_model(venv)
+            fetch_model(venv_python(venv))
     except SetupError as error:
         print(f"minillm setup: error: {error}", file=sys.stderr)
         return 1

@@ -18,14 +18,15 @@ ROOT = Path(__file__).resolve().parent.parent
 EXPORTS = Path("build", "notebook_types")
 PRELUDE = ["from IPython.display import display"]  # a notebook has it without an import
 
-Origin = tuple[str, int, int]  # notebook, cell (from 0), line in the cell (from 1)
+Origin = tuple[str, int, int]  # notebook, cell and its line, both counted from 1
 
 
 def export(notebook: Path) -> tuple[str, list[Origin]]:
     """The code of a notebook as one module, and for each of its lines where it came from."""
     name = notebook.name
     lines, origins = list(PRELUDE), [(name, 0, 0)] * len(PRELUDE)
-    for number, cell in enumerate(json.loads(notebook.read_text("utf-8"))["cells"]):
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    for number, cell in enumerate(cells, start=1):
         if cell["cell_type"] != "code" or "source" in cell["metadata"].get("minillm", {}):
             continue
         text = "".join(cell["source"])

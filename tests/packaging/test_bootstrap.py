@@ -183,33 +183,20 @@ class TestEnvironment:
         assert setup.run() == ["create", "install"]
 
 
-def test_model_is_fetched_again_when_its_folder_is_gone(tmp_path, monkeypatch) -> None:
-    calls: list[list[str]] = []
-    folder = tmp_path / "home" / "models" / "smollm2"
-
-    def pull(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        calls.append(command)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("config.json", "model.safetensors"):
-            (folder / name).touch()
-        return subprocess.CompletedProcess(command, 0, stdout=f"{folder}\n")
-
-    monkeypatch.setattr(subprocess, "run", pull)
-    monkeypatch.setenv("MINILLM_HOME", str(tmp_path / "home"))
-    bootstrap.fetch_model(tmp_path)
-    bootstrap.fetch_model(tmp_path)
-    assert len(calls) == 1
-    (folder / "model.safetensors").unlink()
-    bootstrap.fetch_model(tmp_path)
-    assert len(calls) == 2
-    monkeypatch.setenv("MINILLM_HOME", str(tmp_path / "elsewhere"))
-    bootstrap.fetch_model(tmp_path)
-    assert len(calls) == 3
-
-
-def test_a_model_that_cannot_be_fetched_is_an_error(tmp_path, monkeypatch) -> None:
-    failed = subprocess.CompletedProcess(["minillm"], 1, stdout="")
-    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: failed)
-    with pytest.raises(bootstrap.SetupError, match="smollm2 could not be fetched"):
-        bootstrap.fetch_model(tmp_path)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("home", "error"), [("", None), ("x", "the model smollm2 could not be fetched")]
+)
+def test_model_is_looked_for_and_errors_take_one_line(
+    tmp_path, monkeypatch, capfd, smollm2, home, error
+) -> None:
+    if error:  # a file where the cache folder should be
+        (tmp_path / home).touch()
+        monkeypatch.setenv("MINILLM_HOME", str(tmp_path / home))
+        with pytest.raises(bootstrap.SetupError, match=error):
+            bootstrap.fetch_model(Path(sys.executable))
+        printed = capfd.readouterr().err.splitlines()
+        assert len(printed) == 1
+        assert printed[0].startswith("minillm: error: ")
+    else:
+        bootstrap.fetch_model(Path(sys.executable))
+        assert capfd.readouterr() == ("", "")
