@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,12 @@ def _source(symbol: Any) -> tuple[Path, str]:
 
 def _last_definition(shell: Any, name: str) -> str | None:
     """The text that last defined the name in a cell of this session."""
-    for cell in reversed(shell.user_ns.get("In", [])):
+    cells = [cell for cell in shell.user_ns.get("In", []) if cell]
+    if not cells:
+        # nbval runs cells without history; the lines kept for tracebacks are then the only record.
+        entries = [e for file, e in linecache.cache.items() if "ipykernel" in file and len(e) == 4]
+        cells = ["".join(entry[2]) for entry in entries]
+    for cell in reversed(cells):
         try:
             return segment(shell.transform_cell(cell), name).text
         except (LookupError, SyntaxError):

@@ -54,6 +54,19 @@ def test_an_executed_notebook_passes_both(path, nbval):
     assert 20e6 < outcome.peak_bytes < 500e6
 
 
+def test_a_cell_that_differs_from_the_package_is_noticed_under_nbval_too(tmp_path, nbval):
+    path = make(
+        tmp_path,
+        "from minillm.course import same_as_cell",
+        "def guess():\n    return 4",
+        "from minillm.course.guesses import guess\n\nsame_as_cell(guess)",
+    )
+    run(path)
+    assert "Your cell's `guess` differs" in nb.read(path)["cells"][2]["outputs"][0]["text"]
+    outcome = nbval(path)
+    assert outcome.passed, outcome.text
+
+
 def test_a_changed_output_fails_nbval(path, nbval):
     def change(cells):
         cells[2]["outputs"][0]["data"]["text/plain"] = "'ab'"
