@@ -39,7 +39,7 @@ def _check_flag(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding of a layer: its base and how it is stretched past the trained length.
+    """Rotary position embedding of a layer: its base, and how it is stretched past training.
 
     rope_theta: base of the wavelengths; pair i of D/2 turns by rope_theta^(-2i/D) radians a token.
     rope_type: how the frequencies are rescaled; see `minillm.layers.rope.rope_frequencies`.

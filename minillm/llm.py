@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ DTYPES = {
 PREFILL_CHUNK = 1_024
 
 Prompt = str | Sequence[int] | Tensor
+Batch = list[str] | list[list[int]] | list[Prompt]
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -111,7 +112,7 @@ class _Job:
         self.output = GenerationOutput("", request.token_ids, None, stats)
 
     def push(self, token: int, seconds: float) -> str:
-        """Take the next token, `seconds` after the one before; return the text that is now final."""
+        """Take the next token, `seconds` after the last; return the text that is now final."""
         stats = self.output.stats
         stats.output_tokens += 1
         if stats.output_tokens == 1:
@@ -215,14 +216,14 @@ class LLM:
         return DenseKVCache(self.config, batch_size, capacity, dtype=self.dtype, device=self.device)
 
     @overload
-    def generate(self, prompt: Prompt, params: SamplingParams = ...) -> GenerationOutput: ...
+    def generate(self, prompt: Prompt, params: SamplingParams | None = ...) -> GenerationOutput: ...
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] = ...
+        self, prompt: Batch, params: SamplingParams | Sequence[SamplingParams] | None = ...
     ) -> list[GenerationOutput]: ...
     def generate(
         self,
-        prompt: Prompt | Sequence[Prompt],
+        prompt: Prompt | Batch,
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> GenerationOutput | list[GenerationOutput]:
         """Continue a prompt, or several as one batch, and return the whole answers.
@@ -235,11 +236,12 @@ class LLM:
         if not _is_batch(prompt):
             if not isinstance(params, SamplingParams):
                 raise ValueError("several SamplingParams need a list of as many prompts")
-            return self._collect([self._job(prompt, params)])[0]
-        each = [params] * len(prompt) if isinstance(params, SamplingParams) else list(params)
-        if len(each) != len(prompt):
-            raise ValueError(f"{len(prompt)} prompts, but {len(each)} SamplingParams")
-        return self._collect([self._job(p, q) for p, q in zip(prompt, each, strict=True)])
+            return self._collect([self._job(cast(Prompt, prompt), params)])[0]
+        prompts = cast(list[Prompt], prompt)
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, but {len(each)} SamplingParams")
+        return self._collect([self._job(p, q) for p, q in zip(prompts, each, strict=True)])
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextStream:
         """Continue a prompt and hand out its text as soon as it is final."""
@@ -322,7 +324,7 @@ class LLM:
             yield job_of[id(request)], piece
 
 
-def _is_batch(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
+def _is_batch(prompt: Prompt | Batch) -> bool:
     """A list of strings or of lists is a batch; a list of whole numbers is one prompt."""
     if isinstance(prompt, str | Tensor):
         return False
@@ -359,7 +361,7 @@ def _pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def _eos_token_ids(folder: Path, settings: dict[str, Any], vocab_size: int) -> frozenset[int]:
-    """The model's end tokens: generation_config.json's eos_token_id (one or a list), else config's."""
+    """End tokens: eos_token_id (one or a list) of generation_config.json, else of config.json."""
     found = settings.get("eos_token_id")
     with suppress(FileNotFoundError):
         found = read_json(folder / "generation_config.json").get("eos_token_id", found)

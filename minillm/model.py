@@ -61,7 +61,8 @@ class Block(nn.Module):
         h = ops.rms_norm(x, self.input_layernorm.weight, self.eps)
         x = x + self.self_attn(h, step, cache, ops)
         h = ops.rms_norm(x, self.post_attention_layernorm.weight, self.eps)
-        return x + self.mlp(h, ops)
+        x = x + self.mlp(h, ops)
+        return x
 
 
 class Transformer(nn.Module):

@@ -35,6 +35,7 @@ class DenseKVCache(KVCache):
         self.lengths = torch.zeros(batch_size, dtype=torch.int64)
 
     def advance(self, counts: Sequence[int], width: int) -> Tensor:
+        """Begin a step: the new tokens of row b stand at lengths[b], lengths[b] + 1, …"""
         starts, added = self.lengths, torch.tensor(counts, dtype=torch.int64)
         if len(counts) != len(starts) or added.min() < 0 or added.max() > width:
             raise ValueError(
@@ -62,6 +63,7 @@ class DenseKVCache(KVCache):
         return positions
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Write the step's k and v at their positions; return views of all that is stored."""
         keys, values = self.keys[layer], self.values[layer]  # (B, K, capacity, D)
         if self._slice is not None:
             keys[:, :, self._slice], values[:, :, self._slice] = k, v
@@ -72,6 +74,7 @@ class DenseKVCache(KVCache):
         return keys[:, :, :S], values[:, :, :S], self._k_positions
 
     def truncate(self, lengths: Sequence[int]) -> None:
+        """Forget from position lengths[b] on: only the length changes."""
         wanted = torch.tensor(lengths, dtype=torch.int64)
         if wanted.shape != self.lengths.shape or wanted.min() < 0 or (wanted > self.lengths).any():
             raise ValueError(
@@ -80,6 +83,7 @@ class DenseKVCache(KVCache):
         self.lengths = wanted
 
     def select(self, rows: Sequence[int]) -> None:
+        """Keep only these rows, in this order; copies them."""
         index = torch.tensor(rows, dtype=torch.int64)
         self.lengths = self.lengths[index]
         self.keys = self.keys[:, index.to(self.keys.device)]
@@ -87,4 +91,5 @@ class DenseKVCache(KVCache):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of both tensors, filled or not."""
         return self.keys.nbytes + self.values.nbytes

@@ -44,7 +44,8 @@ def attention(
     q: (B, H, T, D). k, v: (B, K, S, D), K divides H. mask: (B, 1, T, S), True where seen;
     None means that every query sees every key. scale: 1/sqrt(D) unless given.
     Returns (B, H, T, D). 4·B·H·T·S·D FLOPs.
-    Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1; Ainslie et al. 2023, arXiv 2305.13245.
+    Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1; grouped heads: Ainslie et al. 2023,
+    arXiv 2305.13245.
     """
     B, H, T, D = q.shape
     K = k.shape[1]
@@ -97,5 +98,5 @@ class Attention(nn.Module):
         k, v, k_positions = cache.update(self.index, k, v)
         mask = step.mask(k_positions, self.layer.sliding_window)
         out = ops.attention(q, k, v, mask)  # (B, H, T, D)
-        out = self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
-        return out
+        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
+        return merged

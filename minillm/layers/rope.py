@@ -1,4 +1,4 @@
-"""Rotary position embedding (RoPE): queries and keys are turned by an angle that grows with position.
+"""Rotary position embedding (RoPE): a query or key is turned by an angle that grows with position.
 
 The D values of a head are D/2 pairs. Pair i is a point in the plane; at position p it is turned by
 p · θ_i radians. A dot product of two turned points depends on the difference of their angles only,

@@ -51,7 +51,7 @@ def _rename(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Ten
         if not name.endswith("rotary_emb.inv_freq")  # old checkpoints store the RoPE table
     }
     if config.tie_word_embeddings and "lm_head.weight" in found:
-        # A tied head may be stored a second time; another matrix under that name is a contradiction.
+        # A tied head may be stored a second time, but not with other values.
         head, table = found.pop("lm_head.weight"), found.get("embed_tokens.weight")
         if table is None or head.shape != table.shape or not torch.equal(head, table):
             raise ValueError(

@@ -9,7 +9,7 @@ from minillm.layers.attention import attention, attention_mask
 
 
 def written_out(q, k, v, mask):
-    """softmax(q kᵀ / sqrt(D)) v, one query head at a time: head h reads key/value head h // (H/K)."""
+    """softmax(q kᵀ / sqrt(D)) v, one head at a time: query head h reads kv head h // (H/K)."""
     H, K = q.shape[1], k.shape[1]
     heads = []
     for h in range(H):

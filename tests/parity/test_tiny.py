@@ -54,8 +54,7 @@ def test_ragged_batch_then_decode(pair, ids, chunk_size):
     cache = DenseKVCache(ours.config, 4, LENGTH + 3)
     found = [prefill(ours, prompts, cache, chunk_size)]
     more = torch.tensor([[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]])
-    for t in range(3):
-        found.append(ours.logits(ours(more[:, t : t + 1], cache)[:, -1]))
+    found += [ours.logits(ours(more[:, t : t + 1], cache)[:, -1]) for t in range(3)]
     for row, prompt in enumerate(prompts):
         alone = theirs(torch.tensor([prompt + more[row].tolist()])).logits[0, len(prompt) - 1 :]
         assert difference(torch.stack([step[row] for step in found]), alone) < 1e-5
