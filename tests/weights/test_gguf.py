@@ -1,0 +1,349 @@
+"""Conversion of a GGUF file, against gguf's own dequantization, transformers and llama.cpp."""
+
+import json
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from minillm.config import ModelConfig
+from minillm.weights.gguf import convert, unpermuted_rows
+from minillm.weights.safetensors import open_weights
+from tests.weights.helpers import (
+    HEADS,
+    INNER,
+    KV_HEADS,
+    LAYERS,
+    TEMPLATE,
+    WIDTH,
+    D,
+    tiny_tensors,
+    tiny_vocabulary,
+    write_gguf,
+)
+
+# One head of width 8: where llama.cpp puts each Hugging Face row, and how to undo it.
+STORED, UNDO = [0, 4, 1, 5, 2, 6, 3, 7], [0, 2, 4, 6, 1, 3, 5, 7]
+TYPES = {
+    "token_embd.weight": "Q8_0",
+    "output.weight": "F16",
+    "blk.0.attn_q.weight": "Q4_1",
+    "blk.0.attn_k.weight": "Q4_1",
+    "blk.1.attn_q.weight": "Q4_0",
+    "blk.1.attn_k.weight": "BF16",
+    "blk.0.ffn_down.weight": "Q5_1",
+    "blk.1.ffn_up.weight": "Q5_0",
+}
+
+
+def converted(folder, tensors, **kwargs):
+    values = write_gguf(folder / "tiny.gguf", tensors, **kwargs)
+    (folder / "model").mkdir()
+    convert(folder / "tiny.gguf", folder / "model")
+    return folder / "model", values
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# L04: the rows of q and k
+
+
+def test_l04_rows_of_one_head_by_hand():
+    assert unpermuted_rows(1, 8).tolist() == UNDO
+    assert [STORED[row] for row in UNDO] == list(range(8))
+
+
+def test_l04_rows_by_head_count():
+    by_hand = [head * 8 + row for head in range(6) for row in UNDO]
+    assert unpermuted_rows(6, 8).tolist() == by_hand
+    assert unpermuted_rows(2, 8).tolist() == by_hand[:16]
+
+
+def test_l04_q_uses_the_heads_and_k_the_kv_heads(tmp_path):
+    tensors = tiny_tensors()
+    rng = np.random.default_rng(1)
+    right = {}
+    for name, heads in (("q", HEADS), ("k", KV_HEADS)):
+        right[name] = rng.normal(size=(heads * D, WIDTH)).astype(np.float32)
+        stored = [head * 8 + row for head in range(heads) for row in STORED]
+        tensors[f"blk.0.attn_{name}.weight"] = right[name][stored]
+    folder, values = converted(tmp_path, tensors)
+    weights = open_weights(folder)
+    prefix = "model.layers.0.self_attn"
+    for name in ("q", "k"):
+        assert np.array_equal(weights[f"{prefix}.{name}_proj.weight"].numpy(), right[name])
+    for name, hf_name in (("attn_v", "v_proj"), ("attn_output", "o_proj")):
+        untouched = weights[f"{prefix}.{hf_name}.weight"].numpy()
+        assert np.array_equal(untouched, values[f"blk.0.{name}.weight"])
+
+
+# Values
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_values_equal_gguf_dequantize(tmp_path, tied, monkeypatch):
+    monkeypatch.setattr("minillm.weights.gguf.CHUNK_VALUES", 7 * WIDTH)  # several uneven chunks
+    types = {name: kind for name, kind in TYPES.items() if not tied or name != "output.weight"}
+    folder, values = converted(tmp_path, tiny_tensors(tied=tied), types=types)
+    weights = {name: tensor.numpy() for name, tensor in open_weights(folder).items()}
+    expected = {
+        "model.embed_tokens.weight": values["token_embd.weight"],
+        "model.norm.weight": values["output_norm.weight"],
+    }
+    if not tied:
+        expected["lm_head.weight"] = values["output.weight"]
+    for layer in range(LAYERS):
+        for name, hf_name in {
+            "attn_norm": "input_layernorm",
+            "attn_q": "self_attn.q_proj",
+            "attn_k": "self_attn.k_proj",
+            "attn_v": "self_attn.v_proj",
+            "attn_output": "self_attn.o_proj",
+            "ffn_norm": "post_attention_layernorm",
+            "ffn_gate": "mlp.gate_proj",
+            "ffn_up": "mlp.up_proj",
+            "ffn_down": "mlp.down_proj",
+        }.items():
+            value = values[f"blk.{layer}.{name}.weight"]
+            if name in ("attn_q", "attn_k"):
+                value = value.reshape(-1, 8, WIDTH)[:, UNDO].reshape(-1, WIDTH)
+            expected[f"model.layers.{layer}.{hf_name}.weight"] = value
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        assert weights[name].dtype == np.float32
+        assert np.array_equal(weights[name], value), name
+    assert ("lm_head.weight" in weights) is not tied
+
+
+def test_logits_of_a_model_that_went_through_gguf(tmp_path):
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    vocab = len(tiny_vocabulary()[0])
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        head_dim=D,
+        max_position_embeddings=128,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+        tie_word_embeddings=True,
+    )
+    original = LlamaForCausalLM(config).eval()
+    state = {name: tensor.numpy() for name, tensor in original.state_dict().items()}
+    tensors = {}
+    for name in tiny_tensors():
+        if not name.startswith("blk."):
+            hf_name = {"token_embd": "embed_tokens", "output_norm": "norm"}[name.split(".")[0]]
+            tensors[name] = state[f"model.{hf_name}.weight"]
+            continue
+        _, layer, part, _ = name.split(".")
+        block, projection = part.split("_")
+        if projection == "norm":
+            hf_name = {"attn": "input_layernorm", "ffn": "post_attention_layernorm"}[block]
+        elif block == "attn":
+            hf_name = f"self_attn.{projection[0]}_proj"
+        else:
+            hf_name = f"mlp.{projection}_proj"
+        value = state[f"model.layers.{layer}.{hf_name}.weight"]
+        if projection in ("q", "k"):  # as llama.cpp's converter does
+            value = value.reshape(-1, 2, D // 2, WIDTH).swapaxes(1, 2).reshape(-1, WIDTH)
+        tensors[name] = value
+    folder, _ = converted(tmp_path, tensors)
+    again = AutoModelForCausalLM.from_pretrained(folder).eval()
+    assert isinstance(again, LlamaForCausalLM)
+    ids = torch.randint(vocab, (2, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, original(ids).logits)
+
+
+# The other files
+
+
+def test_config_in_both_spellings(tmp_path):
+    from transformers import AutoConfig, GenerationConfig
+
+    folder, _ = converted(tmp_path, tiny_tensors())
+    config = AutoConfig.from_pretrained(folder)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 100_000.0}
+    assert config.rms_norm_eps == 1e-5  # not 9.999999747378752e-06
+    assert (config.head_dim, config.tie_word_embeddings) == (D, True)
+    assert config.architectures == ["LlamaForCausalLM"]
+    ours = read(folder / "config.json")
+    assert ours["rope_theta"] == 100_000.0
+    del ours["rope_parameters"]
+    for spelling in (ours, read(folder / "config.json")):
+        layer = ModelConfig.from_hf(spelling).layers[0]
+        assert layer.rope is not None
+        assert layer.rope.rope_theta == 100_000.0
+    generation = GenerationConfig.from_pretrained(folder)
+    assert (generation.bos_token_id, generation.eos_token_id, generation.pad_token_id) == (1, 2, 2)
+
+
+def test_tokenizer_files(tmp_path):
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer
+
+    folder, _ = converted(tmp_path, tiny_tensors())
+    tokens, _ = tiny_vocabulary()
+    fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert fast.get_vocab() == {token: index for index, token in enumerate(tokens)}
+    the, space_the = tokens.index("the"), tokens.index("Ġthe")
+    assert fast.encode("the the").ids == [the, space_the]
+    assert fast.encode("<|im_start|>the<tag>").ids == [1, the, 3]
+    # Control tokens (type 3) are special, user-defined ones (type 4) are not.
+    assert fast.decode([1, the, 3, 2], skip_special_tokens=True) == "the<tag>"
+    # Whatever Unicode calls a number stands alone, a half too.
+    split = fast.pre_tokenizer.pre_tokenize_str("a12 ½")
+    assert [piece for piece, _ in split] == ["a", "1", "2", "Ġ", "Â½"]
+    config = read(folder / "tokenizer_config.json")
+    assert config["chat_template"] == TEMPLATE
+    assert config["clean_up_tokenization_spaces"] is False
+    auto = AutoTokenizer.from_pretrained(folder)
+    assert (auto.bos_token, auto.eos_token) == ("<|im_start|>", "<|im_end|>")
+    assert (auto.pad_token, auto.unk_token) == ("<|im_end|>", "<|endoftext|>")
+    assert auto("the 12 ½").input_ids == fast.encode("the 12 ½").ids
+    messages = [{"role": "user", "content": "the"}]
+    assert auto.apply_chat_template(messages, tokenize=False) == "<|im_start|>the<|im_end|>"
+
+
+def test_gpt_2_keeps_digits_together(tmp_path):
+    from tokenizers import Tokenizer
+
+    folder, _ = converted(tmp_path, tiny_tensors(), change={"tokenizer.ggml.pre": "gpt-2"})
+    split = Tokenizer.from_file(str(folder / "tokenizer.json")).pre_tokenizer
+    assert [piece for piece, _ in split.pre_tokenize_str("a12 b")] == ["a", "12", "Ġb"]
+
+
+def test_the_index_finds_every_tensor(tmp_path):
+    import gguf
+
+    folder, values = converted(tmp_path, tiny_tensors(), types=TYPES)
+    index = read(folder / "gguf_index.json")
+    raw = (tmp_path / "tiny.gguf").read_bytes()
+    assert (index["file"], index["bytes"]) == ("tiny.gguf", len(raw))
+    assert index["metadata"]["llama.rope.freq_base"] == 100_000.0
+    assert index["metadata"]["general.architecture"] == "llama"
+    assert {entry["name"] for entry in index["tensors"]} == values.keys()
+    weights = open_weights(folder)
+    for entry in index["tensors"]:
+        assert list(weights[entry["hf_name"]].shape) == entry["shape"]
+        part = raw[entry["offset"] : entry["offset"] + entry["bytes"]]
+        kind = gguf.GGMLQuantizationType[entry["type"]]
+        value = gguf.quants.dequantize(np.frombuffer(part, np.uint8), kind)
+        assert np.array_equal(value.reshape(entry["shape"]), values[entry["name"]])
+        heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(entry["name"].split(".")[-2], 0)
+        assert entry["permuted_heads"] == heads
+
+
+# What is refused
+
+REFUSED = {
+    "architecture": ({"general.architecture": "qwen2"}, r"general\.architecture is 'qwen2'"),
+    "unknown_key": ({"llama.expert_count": 8}, r"carried over: llama\.expert_count"),
+    "window": ({"llama.attention.sliding_window": 64}, r"llama\.attention\.sliding_window"),
+    "rope_scaling": ({"llama.rope.scaling.type": "yarn"}, "'yarn'"),
+    "partial_rope": ({"llama.rope.dimension_count": 4}, "dimension_count is 4"),
+    "no_heads": ({"llama.attention.head_count": None}, "head_count is None"),
+    "zero_heads": ({"llama.attention.head_count": 0}, "head_count is 0"),
+    "heads_by_layer": ({"llama.attention.head_count_kv": [2, 2]}, r"head_count_kv is \[2, 2\]"),
+    "no_epsilon": ({"llama.attention.layer_norm_rms_epsilon": None}, "epsilon is None"),
+    "more_layers": ({"llama.block_count": 3}, r"missing: blk\.2\."),
+    "fewer_layers": ({"llama.block_count": 1}, r"unexpected: blk\.1\."),
+    "wrong_width": ({"llama.feed_forward_length": 64}, r"the metadata says \[96, 64\]"),
+    "vocabulary": ({"llama.vocab_size": 9}, r"token_embd\.weight is \[263, 96\]"),
+    "token_twice": ({"tokenizer.ggml.tokens": ["a"] * 263}, "263 tokens, 1 of them"),
+    "tokenizer_kind": ({"tokenizer.ggml.model": "llama"}, r"model is 'llama'"),
+    "split": ({"tokenizer.ggml.pre": "llama-bpe"}, r"pre is 'llama-bpe'; supported are gpt-2"),
+    "no_split": ({"tokenizer.ggml.pre": None}, "pre is None"),
+    "adds_bos": ({"tokenizer.ggml.add_bos_token": True}, "add_bos_token is true"),
+    "merges": ({"tokenizer.ggml.merges": ["t h", "t h e"]}, "'t h e'"),
+    "merge_unknown": ({"tokenizer.ggml.merges": ["q q"]}, "'q q'"),
+    "token_types": ({"tokenizer.ggml.token_type": [1, 3]}, "2 token types"),
+    "eos": ({"tokenizer.ggml.eos_token_id": 10**6}, "eos_token_id is 1000000"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_the_folder_could_not_express_is_refused(tmp_path, change, message):
+    write_gguf(tmp_path / "tiny.gguf", tiny_tensors(), change=change)
+    with pytest.raises(ValueError, match=rf"tiny\.gguf: .*{message}") as caught:
+        convert(tmp_path / "tiny.gguf", tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
+
+
+def test_a_bias_is_refused_by_name(tmp_path):
+    tensors = tiny_tensors() | {"blk.0.attn_q.bias": np.zeros(HEADS * D, np.float32)}
+    write_gguf(tmp_path / "tiny.gguf", tensors)
+    with pytest.raises(ValueError, match=r"unexpected: blk\.0\.attn_q\.bias"):
+        convert(tmp_path / "tiny.gguf", tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 4, 12, 40, 500, 20_000, -1])
+def test_a_cut_file_is_refused(tmp_path, keep):
+    write_gguf(tmp_path / "tiny.gguf", tiny_tensors())
+    content = (tmp_path / "tiny.gguf").read_bytes()
+    # The file ends with padding after the last tensor: cut into the tensor itself.
+    (tmp_path / "tiny.gguf").write_bytes(content[:keep] if keep >= 0 else content[:-64])
+    with pytest.raises(ValueError, match=r"tiny\.gguf: "):
+        convert(tmp_path / "tiny.gguf", tmp_path)
+
+
+@pytest.mark.parametrize("start", [b"version https://git-lfs", b"PK\3\4", struct.pack(">I", 1)])
+def test_another_kind_of_file_is_refused(tmp_path, start):
+    (tmp_path / "tiny.gguf").write_bytes(start + bytes(100))
+    with pytest.raises(ValueError, match="not a GGUF file"):
+        convert(tmp_path / "tiny.gguf", tmp_path)
+
+
+def test_sentencepiece_stays_out_of_the_process(tmp_path):
+    (tmp_path / "sentencepiece.py").write_text("raise SystemExit('imported')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from minillm.weights.gguf import _import_gguf\n"
+        "_import_gguf()\n"
+        "assert 'sentencepiece' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# The real file
+
+
+def test_the_real_model_equals_its_gguf_file(smollm2):
+    import gguf
+
+    index = read(smollm2 / "gguf_index.json")
+    raw = np.memmap(smollm2 / index["file"], mode="r")
+    weights = open_weights(smollm2)
+    assert len(index["tensors"]) == len(weights) == 272
+    entries = {entry["name"]: entry for entry in index["tensors"]}
+    for name in ("token_embd", "blk.0.attn_q", "blk.29.attn_k", "blk.7.ffn_down", "output_norm"):
+        entry = entries[f"{name}.weight"]
+        part = raw[entry["offset"] : entry["offset"] + entry["bytes"]]
+        kind = gguf.GGMLQuantizationType[entry["type"]]
+        value = gguf.quants.dequantize(part, kind).reshape(entry["shape"])
+        if heads := entry["permuted_heads"]:
+            value = value.reshape(heads, 32, 2, 576).swapaxes(1, 2).reshape(-1, 576)
+        assert np.array_equal(weights[entry["hf_name"]].numpy(), value), name
+
+
+def test_the_real_model_knows_the_capital_of_france(smollm2):
+    from transformers import AutoTokenizer, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    model = LlamaForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    ids = tokenizer("The capital of France is", return_tensors="pt").input_ids
+    with torch.no_grad():
+        best = model(ids).logits[0, -1].argmax()
+    assert tokenizer.decode([int(best)]) == " Paris"
