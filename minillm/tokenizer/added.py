@@ -1,0 +1,101 @@
+"""Added tokens: strings such as `<|im_end|>` that are cut out of a text before BPE sees it."""
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import regex
+
+# What `tokenizers` means by a space and by a word in lstrip, rstrip and single_word.
+_SPACE, _WORD = regex.compile(r"\s"), regex.compile(r"\w")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """One entry of `added_tokens` in tokenizer.json.
+
+    special: a control token, which text typed by a user must not yield, and which `decode` may
+        leave out; otherwise a word that was added to the vocabulary.
+    lstrip, rstrip: the white space on that side belongs to the token.
+    single_word: only where no letter or digit stands beside it.
+    normalized: looked for after the normalizer has changed the text.
+    """
+
+    id: int
+    content: str
+    special: bool = True
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+
+
+class AddedVocabulary:
+    """Finds added tokens in a text, and normalizes the text between them.
+
+    forms: the normalizer, as names of Unicode normal forms ("NFC").
+    """
+
+    def __init__(self, tokens: Sequence[AddedToken], forms: Sequence[str] = ()) -> None:
+        self._forms = forms
+        self._special = {token.content for token in tokens if token.special}
+        self._raw = {token.content: token for token in tokens if not token.normalized}
+        self._normalized = {self._normalize(t.content): t for t in tokens if t.normalized}
+        self._find_raw, self._find_normalized = _finder(self._raw), _finder(self._normalized)
+
+    def split(
+        self, text: str, allowed_special: Literal["none", "all"] | Collection[str]
+    ) -> Iterator[tuple[str, int | None]]:
+        """Cut a text into ordinary parts (with None) and added tokens (with their id).
+
+        allowed_special: the special tokens to find; the others are ordinary text. Added tokens
+            that are not special are always found. ValueError for one that is unknown.
+        """
+        named: dict[object, Collection[str]] = {"none": (), "all": self._special}
+        allowed = (
+            named.get(allowed_special) if isinstance(allowed_special, str) else allowed_special
+        )
+        if allowed is None or not self._special.issuperset(allowed):
+            known = f"'none', 'all' or some of {sorted(self._special)}"
+            raise ValueError(f"allowed_special is {allowed_special!r}; it may be {known}")
+        for part, token_id in _cut(text, self._raw, self._find_raw, allowed):
+            if token_id is not None:
+                yield part, token_id
+            else:
+                part = self._normalize(part)
+                yield from _cut(part, self._normalized, self._find_normalized, allowed)
+
+    def _normalize(self, text: str) -> str:
+        for form in self._forms:
+            text = unicodedata.normalize(form, text)  # type: ignore[arg-type]
+        return text
+
+
+def _finder(tokens: Collection[str]) -> re.Pattern[str]:
+    # Of two tokens that begin at the same place the longer one counts. (?!) never matches.
+    longest_first = sorted(tokens, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def _cut(
+    text: str, tokens: dict[str, AddedToken], finder: re.Pattern[str], allowed: Collection[str]
+) -> Iterator[tuple[str, int | None]]:
+    end = 0
+    for match in finder.finditer(text):
+        token, (start, stop) = tokens[match[0]], match.span()
+        if token.special and token.content not in allowed:
+            continue
+        if token.single_word and (_WORD.match(text[start - 1 : start]) or _WORD.match(text, stop)):
+            continue
+        while token.lstrip and start > end and _SPACE.match(text, start - 1):
+            start -= 1
+        while token.rstrip and _SPACE.match(text, stop):
+            stop += 1
+        if end < start:
+            yield text[end:start], None
+        yield token.content, token.id
+        end = stop
+    if end < len(text):
+        yield text[end:], None
