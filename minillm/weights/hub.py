@@ -27,7 +27,6 @@ def fetch_repository(repository: str, part: Path, *, quiet: bool = False) -> dic
     Returns: what origin.json says of the source.
     """
     from minillm.config import ModelConfig, read_json
-    from minillm.weights.safetensors import open_weights, read_weight_map
 
     with _hub_errors(repository):
         from huggingface_hub import HfApi
@@ -45,6 +44,9 @@ def fetch_repository(repository: str, part: Path, *, quiet: bool = False) -> dic
         ModelConfig.from_hf(read_json(part / "config.json"))
     except ValueError as error:
         raise ValueError(f"{repository}: {error}") from error
+    # From here on torch is needed, which takes a second to import.
+    from minillm.weights.safetensors import open_weights, read_weight_map
+
     large = sorted({*read_weight_map(part / INDEX).values()}) if INDEX in files else [WEIGHTS]
     if lacking := [name for name in large if name not in files]:
         raise ValueError(f"{repository}: its index names {', '.join(lacking)}, which it lacks")
