@@ -23,6 +23,11 @@ def bundle(widget: Any, static: str, text: str) -> dict[str, Any]:
     return forms
 
 
+def text_lines(content: str) -> str:
+    """HTML for an `ipywidgets.HTML`, whose own lines are as far apart as its controls."""
+    return f'<div style="line-height:1.5">{content}</div>'
+
+
 def debounced(call: Callable[[Any], None], seconds: float = 0.3) -> Callable[[Any], None]:
     """A callback that waits until its events pause, so that typing stays quick.
 
@@ -134,7 +139,7 @@ class Panel(Generic[State]):
         """The live form."""
         import ipywidgets
 
-        self._output = ipywidgets.HTML(value=self.view(self.state))
+        self._output = ipywidgets.HTML(value=text_lines(self.view(self.state)))
         for field, update in self.inputs:
 
             def changed(event: Any, update: Callable[[State, Any], State] = update) -> None:
@@ -160,7 +165,7 @@ class Panel(Generic[State]):
         except Exception as error:
             shown = f"<p role='alert'>✗ {html.escape(f'{type(error).__name__}: {error}')}</p>"
         if self._output is not None:
-            self._output.value = shown
+            self._output.value = text_lines(shown)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return bundle(self.widget(), self.view(self.state), self.describe)

@@ -47,9 +47,9 @@ class CheckResult:
     def _repr_html_(self) -> str:
         sign, colour = _SIGNS[self.status]
         rows = "".join(
-            f'<tr><th scope="row" style="text-align:left;font-weight:normal;opacity:.75;'
-            f'padding:.1em 1em .1em 0">{html.escape(label)}</th><td style="text-align:left;'
-            f'padding:.1em 0"><code style="background:none;color:inherit;white-space:pre-wrap">'
+            f'<tr style="background:transparent"><th scope="row" style="text-align:left;'
+            f'font-weight:normal;opacity:.75;padding:.1em 1em .1em 0">'
+            f'{html.escape(label)}</th><td style="text-align:left;padding:.1em 0"><code  style="background:none;color:inherit;white-space:pre-wrap">'
             f"{html.escape(value)}</code></td></tr>"
             for label, value in self.details
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minillm.course.widgets import bundle
+from minillm.course.widgets import bundle, text_lines
 
 LETTERS = "abcdefgh"
 
@@ -42,6 +42,14 @@ class Question:
                 f"{self.text!r}: right={self.right}; 0 to {len(self.choices) - 1} allowed"
             )
 
+    def html(self, number: int) -> str:
+        """The question with its choices."""
+        # Letters as text: viewers that sanitize HTML drop the type of a list.
+        choices = "<br>".join(
+            f"{LETTERS[i]}) {_html(choice)}" for i, (choice, _) in enumerate(self.choices)
+        )
+        return f"<p><strong>{number}. {_html(self.text)}</strong></p><p>{choices}</p>"
+
     def feedback(self, chosen: int) -> str:
         """The HTML shown once a choice is made."""
         sign = "✓ Right." if chosen == self.right else "✗ Not this one."
@@ -70,16 +78,13 @@ class Quiz:
         """The form for a reader without a kernel: the answers fold out."""
         parts = []
         for n, question in enumerate(self.questions, 1):
-            choices = "".join(f"<li>{_html(choice)}</li>" for choice, _ in question.choices)
-            answers = "".join(
-                f"<li>{'✓ Right' if i == question.right else '✗ Wrong'}. {_html(why)}</li>"
+            answers = "<br>".join(
+                f"{LETTERS[i]}) {'✓ Right.' if i == question.right else '✗ No.'} {_html(why)}"
                 for i, (_, why) in enumerate(question.choices)
             )
             parts.append(
-                f"<p><strong>{n}. {_html(question.text)}</strong></p>"
-                f'<ol type="a">{choices}</ol>'
-                f'<details><summary>Answer to question {n}</summary><ol type="a">{answers}</ol>'
-                "</details>"
+                f"{question.html(n)}<details><summary>Answer to question {n}</summary>"
+                f"<p>{answers}</p></details>"
             )
         return f'<div style="max-width:46em">{"".join(parts)}</div>'
 
@@ -89,20 +94,23 @@ class Quiz:
 
         boxes = []
         for n, question in enumerate(self.questions, 1):
-            options = [(f"{LETTERS[i]}) {text}", i) for i, (text, _) in enumerate(question.choices)]
+            # The choices stand above as HTML: the buttons' own labels would not wrap.
             radio = ipywidgets.RadioButtons(
-                options=options, value=None, layout=ipywidgets.Layout(width="auto")
+                options=[(LETTERS[i], i) for i in range(len(question.choices))],
+                value=None,
+                description="Answer",
+                orientation="horizontal",
             )
             answer = ipywidgets.HTML()
 
             def reply(change: Any, question: Question = question, answer: Any = answer) -> None:
                 if change["new"] is not None:
-                    answer.value = question.feedback(change["new"])
+                    answer.value = text_lines(question.feedback(change["new"]))
 
             radio.observe(reply, names="value")
-            title = ipywidgets.HTML(f"<strong>{n}. {_html(question.text)}</strong>")
+            title = ipywidgets.HTML(text_lines(question.html(n)))
             boxes.append(ipywidgets.VBox([title, radio, answer]))
-        return ipywidgets.VBox(boxes)
+        return ipywidgets.VBox(boxes, layout=ipywidgets.Layout(max_width="46em"))
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return bundle(self.widget(), self.static_html(), repr(self))

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from minillm.course.tool import notebook as nb
-from minillm.course.tool.package import built_in, teaching_symbols
 from minillm.course.tool.rules import Context, Problem
 from minillm.course.tool.shape import DEFINITION_LIMIT, python
 from minillm.course.tool.source import (
@@ -98,7 +97,7 @@ def _names(context: Context, cell: nb.Definition) -> Iterator[str]:
 def _teaching_source(context: Context, module: str, name: str) -> str | None:
     """The source of a teaching symbol, also where a package above its module re-exports it."""
     prefix = module.replace(".", "/")
-    for path, names in teaching_symbols(context.project).items():
+    for path, names in context.taught.items():
         if name in names and Path(path).with_suffix("").as_posix().startswith(prefix):
             return f"{path}::{name}"
     return None
@@ -106,6 +105,6 @@ def _teaching_source(context: Context, module: str, name: str) -> str | None:
 
 def _built_before(context: Context, source: str, cell: nb.Definition) -> bool:
     here = (context.project.name(context.path), cell.index)
-    places = built_in(context.project).get(source, [])
+    places = context.built.get(source, [])
     own = [(here[0], c.index) for c in nb.definitions(context.notebook) if c.source == source]
     return any(place < here for place in [*places, *own])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minillm.course.tool import notebook as nb
+from minillm.course.tool.package import built_in, teaching_symbols
 from minillm.course.tool.project import Project
 from minillm.course.tool.shape import HEADINGS, checked, exercise_names, python, shape
 
@@ -59,6 +60,16 @@ class Context:
     def code(self) -> list[tuple[int, nb.Cell]]:
         """The code cells that hold something."""
         return nb.code_cells(self.notebook)
+
+    @cached_property
+    def taught(self) -> dict[str, list[str]]:
+        """The package's teaching symbols, by module."""
+        return teaching_symbols(self.project)
+
+    @cached_property
+    def built(self) -> dict[str, list[tuple[str, int]]]:
+        """Where each source is built, in all notebooks."""
+        return built_in(self.project)
 
 
 def form(context: Context) -> Iterator[Problem]:
