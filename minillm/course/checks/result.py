@@ -49,7 +49,8 @@ class CheckResult:
         rows = "".join(
             f'<tr style="background:transparent"><th scope="row" style="text-align:left;'
             f'font-weight:normal;opacity:.75;padding:.1em 1em .1em 0">'
-            f'{html.escape(label)}</th><td style="text-align:left;padding:.1em 0"><code  style="background:none;color:inherit;white-space:pre-wrap">'
+            f'{html.escape(label)}</th><td style="text-align:left;padding:.1em 0">'
+            '<code style="background:none;color:inherit;white-space:pre-wrap">'
             f"{html.escape(value)}</code></td></tr>"
             for label, value in self.details
         )

@@ -21,6 +21,7 @@ LEVELS = (
     ("model",),
     ("weights", "generate"),
     ("llm",),
+    ("bench", "eval"),
     ("cli", "course"),
     ("__main__",),
 )
