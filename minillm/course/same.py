@@ -68,7 +68,7 @@ def _source(symbol: Any) -> tuple[Path, str]:
 
 
 def _last_definition(shell: Any, name: str) -> str | None:
-    """The text that last defined the name in a cell of this session."""
+    """The text that last defined the name in a cell that this kernel ran."""
     cells = [cell for cell in shell.user_ns.get("In", []) if cell]
     if not cells:
         # nbval runs cells without history; the lines kept for tracebacks are then the only record.

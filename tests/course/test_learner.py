@@ -228,7 +228,7 @@ def test_same_as_cell_outside_ipython(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def session(monkeypatch, *cells: str) -> None:
+def ran(monkeypatch, *cells: str) -> None:
     shell = SimpleNamespace(user_ns={"In": ["", *cells]}, transform_cell=lambda text: text)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr("minillm.course.same._is_stale", lambda file: False)
@@ -238,26 +238,26 @@ def test_same_as_cell_takes_the_last_definition(monkeypatch, capsys):
     import inspect
 
     text = inspect.getsource(compare_guess)
-    session(monkeypatch, "def compare_guess(): ...", "1 +", text, "compare_guess")
+    ran(monkeypatch, "def compare_guess(): ...", "1 +", text, "compare_guess")
     same_as_cell(compare_guess)
     assert capsys.readouterr().out == ""
-    session(monkeypatch, text, "x = 1\n\ndef compare_guess(): ...")
+    ran(monkeypatch, text, "x = 1\n\ndef compare_guess(): ...")
     same_as_cell(compare_guess)
     assert "Your cell's `compare_guess` differs" in capsys.readouterr().out
-    session(monkeypatch, "x = 1")  # nothing to compare with
+    ran(monkeypatch, "x = 1")  # nothing to compare with
     same_as_cell(compare_guess)
     assert capsys.readouterr().out == ""
 
 
 def test_same_as_cell_takes_symbols_of_the_package(monkeypatch):
-    session(monkeypatch, "x = 1")
+    ran(monkeypatch, "x = 1")
     for symbol in (pytest.fixture, "".join, 3):
         with pytest.raises(TypeError, match="same_as_cell takes a function or class of minillm"):
             same_as_cell(symbol)
 
 
 def test_same_as_cell_for_a_constant(monkeypatch, capsys):
-    session(monkeypatch, 'HEAT = "viridis"')
+    ran(monkeypatch, 'HEAT = "viridis"')
     same_as_cell("minillm/course/plots.py::HEAT")
     assert "python -m minillm.course build" in capsys.readouterr().out
 
@@ -265,7 +265,7 @@ def test_same_as_cell_for_a_constant(monkeypatch, capsys):
 def test_same_as_cell_names_a_stale_kernel(monkeypatch, capsys):
     import inspect
 
-    session(monkeypatch, inspect.getsource(compare_guess))
+    ran(monkeypatch, inspect.getsource(compare_guess))
     monkeypatch.setattr("minillm.course.same._is_stale", lambda file: True)
     same_as_cell(compare_guess)
     assert "restart the kernel" in capsys.readouterr().out
