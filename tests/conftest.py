@@ -3,8 +3,12 @@
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from minillm import LLM
 
 # Before any test imports them: no warning about forked tokenizers, no look at the network.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -32,6 +36,14 @@ def smollm2() -> Path:
         return resolve("smollm2")
     except FileNotFoundError as error:
         pytest.fail(f"the tests need the model: run `minillm pull smollm2` once ({error})")
+
+
+@pytest.fixture(scope="session")
+def llm(smollm2: Path) -> "LLM":
+    """The real model on the CPU in float32. It keeps no state, so all tests share it."""
+    from minillm import LLM
+
+    return LLM.from_pretrained(smollm2, device="cpu", dtype="float32")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
