@@ -3,7 +3,23 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
+
+
+def new_positions(lengths: Tensor, counts: Sequence[int], width: int) -> Tensor:
+    """Where the new tokens of a step stand: row b goes on at lengths[b] with counts[b] tokens.
+
+    lengths: (B,). Returns (B, width), int64, with -1 for the padding on the right.
+    Raises ValueError for a number of counts other than B, or a count outside 0 … width.
+    """
+    added = torch.tensor(counts, dtype=torch.int64)
+    if added.shape != lengths.shape or bool(((added < 0) | (added > width)).any()):
+        raise ValueError(
+            f"counts is {list(counts)}; {len(lengths)} numbers from 0 to {width} are needed"
+        )
+    new = torch.arange(width)
+    return torch.where(new < added[:, None], lengths[:, None] + new, -1)
 
 
 class KVCache(ABC):

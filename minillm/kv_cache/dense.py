@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig
-from minillm.kv_cache.base import KVCache
+from minillm.kv_cache.base import KVCache, new_positions
 
 __all__ = ["DenseKVCache"]
 
@@ -36,30 +36,21 @@ class DenseKVCache(KVCache):
 
     def advance(self, counts: Sequence[int], width: int) -> Tensor:
         """Begin a step: the new tokens of row b stand at lengths[b], lengths[b] + 1, …"""
-        starts, added = self.lengths, torch.tensor(counts, dtype=torch.int64)
-        if len(counts) != len(starts) or added.min() < 0 or added.max() > width:
-            raise ValueError(
-                f"counts is {list(counts)}; {len(starts)} numbers from 0 to {width} are needed"
-            )
-        lengths = starts + added
+        positions = new_positions(self.lengths, counts, width)  # (B, T)
+        lengths = self.lengths + (positions >= 0).sum(dim=1)
         if lengths.max() > self.capacity:
             raise ValueError(
                 f"the KV cache holds {self.capacity} tokens per row; {int(lengths.max())} needed"
             )
         self.lengths = lengths
-        new = torch.arange(width)
-        positions = torch.where(new < added[:, None], starts[:, None] + new, -1)  # (B, T)
         places = torch.arange(int(lengths.max()))
         self._k_positions = torch.where(places < lengths[:, None], places, -1)  # (B, S)
         # Where all rows write the same places a slice does it; else each real token by its index.
-        self._slice: slice | None = None
-        if bool((starts == starts[0]).all()) and bool((added == width).all()):
-            self._slice = slice(int(starts[0]), int(starts[0]) + width)
-        else:
-            device = self.keys.device
-            rows, new = (positions >= 0).nonzero(as_tuple=True)
-            self._rows, self._new = rows.to(device), new.to(device)
-            self._places = positions[rows, new].to(device)
+        same = bool((positions == positions[0]).all()) and bool((positions >= 0).all())
+        self._slice = slice(int(positions[0, 0]), int(positions[0, -1]) + 1) if same else None
+        rows, new = (positions >= 0).nonzero(as_tuple=True)
+        index = torch.stack([rows, new, positions[rows, new]])
+        self._rows, self._new, self._places = index.to(self.keys.device)
         return positions
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
