@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from minillm.course.widgets import Panel, explorer, text_box, tick
 
 if TYPE_CHECKING:
     from minillm.llm import LLM
@@ -32,6 +35,14 @@ def label(data: bytes) -> str:
     return "".join(mark if (mark := c.translate(_MARKS)).isprintable() else "·" for c in text)
 
 
+def merged_texts(merges: Iterable[tuple[int, int]]) -> list[str]:
+    """The texts of the tokens that a list of merges makes, when token 256 + i comes of merge i."""
+    texts = [bytes([byte]) for byte in range(256)]
+    for left, right in merges:
+        texts.append(texts[left] + texts[right])
+    return [text.decode(errors="replace") for text in texts[256:]]
+
+
 def tokens_html(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The tokens of a text side by side, each with its id below it, and how many there are."""
     boxes = []
@@ -50,28 +61,24 @@ def tokens_html(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return f"<p><strong>{many}</strong></p><p>{' '.join(boxes)}</p>"
 
 
-def next_tokens(llm: LLM, ids: Sequence[int], count: int = 5) -> list[tuple[int, float]]:
-    """The likeliest next tokens after the ids: token id and probability, highest first."""
+def next_html(llm: LLM, ids: Sequence[int], count: int = 5) -> str:
+    """The likeliest next tokens after the ids with their probabilities, as a table with bars."""
     top = llm.logits(ids)[-1].softmax(-1).topk(count)
-    return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-
-
-def next_tokens_html(tokenizer: Tokenizer, choices: Iterable[tuple[int, float]]) -> str:
-    """Token ids with their probabilities as a table with bars."""
-    cell = '<td style="text-align:left;padding:.1em .6em">'
+    cell = '<td style="text-align:left;padding:.1em 1em .1em 0">'
     rows = []
-    for token_id, probability in choices:
-        text = html.escape(label(tokenizer.token_bytes(token_id)))
+    for token_id, value in zip(top.indices.tolist(), top.values.tolist(), strict=True):
+        text = html.escape(label(llm.tokenizer.token_bytes(token_id)))
+        # Bars of the rounded value, so that the stored form is the same on every machine.
         bar = (
-            f'<span style="display:inline-block;height:.7em;width:{probability * 12:.1f}em;'
-            'background:#0072B2;border:1px solid rgba(128,128,128,.8)"></span>'
+            f'<div style="height:.8em;width:{12 * round(value, 2):.2f}em;background:#0072B2" '
+            'aria-hidden="true"></div>'
         )
         rows.append(
             f'<tr>{cell}<code style="background:none;color:inherit">{text}</code></td>'
-            f"{cell}{token_id}</td>{cell}{probability:.2f}</td>{cell}{bar}</td></tr>"
+            f"{cell}{token_id}</td>{cell}{value:.2f}</td>{cell}{bar}</td></tr>"
         )
     head = "".join(
-        f'<th scope="col" style="text-align:left;padding:.1em .6em">{name}</th>'
+        f'<th scope="col" style="text-align:left;padding:.1em 1em .1em 0">{name}</th>'
         for name in ("next token", "id", "probability", "")
     )
     return f'<table style="border:0;background:none"><tr>{head}</tr>{"".join(rows)}</table>'
@@ -82,6 +89,16 @@ def tokens_and_next(llm: LLM, text: str, trailing: bool = False) -> str:
     ids = llm.tokenizer.encode(text + " " * trailing)
     if not ids:
         return "<p>Type a text to see its tokens.</p>"
-    ids = ids[-512:]  # a long text would make every key press slow
-    choices = next_tokens(llm, ids)
-    return tokens_html(llm.tokenizer, ids) + next_tokens_html(llm.tokenizer, choices)
+    ids = ids[-256:]  # a long text would make every key press slow
+    parts = tokens_html(llm.tokenizer, ids) + next_html(llm, ids)
+    return f'<div style="max-width:46em;padding:.2em .8em">{parts}</div>'
+
+
+def token_explorer(llm: LLM, text: str) -> Panel[dict[str, Any]]:
+    """A panel that shows any text as tokens, with a tick box for a space at its end."""
+    return explorer(
+        partial(tokens_and_next, llm),
+        text=text_box("Text", text, rows=2),
+        trailing=tick("a space at the end"),
+        describe=f"Token explorer for {text!r}; run the notebook to use it.",
+    )

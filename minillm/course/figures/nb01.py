@@ -18,7 +18,7 @@ def growth(read: Sequence[int], words: Sequence[int], characters: Sequence[int])
         ax.annotate(
             f"{seen[-1]} different {name}",
             (last, seen[-1]),
-            xytext=(-6, -6 if i == 0 else 8),
+            xytext=(-6, -30 if i == 0 else 8),
             textcoords="offset points",
             ha="right",
             va="top" if i == 0 else "bottom",
@@ -38,17 +38,18 @@ def compression(merges: Sequence[int], training: Sequence[float], unseen: Sequen
     fig, ax = plt.subplots()
     ax.plot(merges, training, marker=plots.MARKERS[0], label="the text it was trained on")
     ax.plot(merges, unseen, marker=plots.MARKERS[1], label="a text it has not seen")
-    ax.set_xscale("symlog", linthresh=50)
-    ax.set_xticks(merges, [f"{count:,}" for count in merges])
-    ax.minorticks_off()
+    ax.set_xticks(merges)
     ax.set(xlabel="merges", ylabel="bytes per token", ylim=(0, None))
-    ax.set_title("Each doubling of the vocabulary buys less, and less again on new text")
+    ax.set_title("The first merges shorten any text; the last ones mostly the training text")
     ax.legend()
     plots.show(
         fig,
-        alt=f"Bytes per token against merges. At {merges[-1]:,} merges the training text has "
-        f"{training[-1]:.1f} bytes per token, the unseen text {unseen[-1]:.1f}; at "
-        f"{merges[2]:,} merges {training[2]:.1f} and {unseen[2]:.1f}.",
+        alt="Bytes per token on the training text and on an unseen text: "
+        + "; ".join(
+            f"{a:.1f} and {b:.1f} at {count} merges"
+            for count, a, b in zip(merges, training, unseen, strict=True)
+        )
+        + ".",
     )
 
 
