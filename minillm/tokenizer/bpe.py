@@ -19,16 +19,7 @@ from minillm.tokenizer.detokenize import StreamingDetokenizer
 from minillm.tokenizer.hf_json import TokenizerData, spell
 from minillm.tokenizer.pretokenize import GPT2_SPLIT, Step, pretokenize
 
-__all__ = [
-    "Tokenizer",
-    "count_words",
-    "encode_piece",
-    "encode_text",
-    "merge",
-    "most_frequent_pair",
-    "piece_ids",
-    "train_bpe",
-]
+__all__ = ["Tokenizer", "count_words", "encode_piece", "merge", "most_frequent_pair", "train_bpe"]
 
 
 def most_frequent_pair(words: Iterable[tuple[Sequence[int], int]]) -> tuple[int, int] | None:
@@ -71,6 +62,8 @@ def count_words(texts: Iterable[str], steps: Iterable[Step]) -> dict[bytes, int]
     >>> count_words(["low low lower"], [partial(split, pattern=regex.compile(GPT2_SPLIT))])
     {b'low': 1, b' low': 1, b' lower': 1}
     """
+    if isinstance(texts, str):
+        raise TypeError(f"{texts!r:.80} is one text; a list of texts is needed")
     words: Counter[str] = Counter()
     for text in texts:
         check_text(text)
@@ -258,7 +251,7 @@ class Tokenizer:
         Raises: ValueError for a lone surrogate, which is no text, and for an unknown special token.
         """
         check_text(text)
-        check_bytes(text, self.data.byte_ids, strict)
+        check_bytes(text, self.data.lost_bytes, strict)
         ids = list(self.data.prefix) if add_special_tokens else []
         for part, token_id in self.added.split(text, allowed_special):
             ids += encode_text(part, self.data, self._cache) if token_id is None else [token_id]

@@ -30,15 +30,12 @@ class ChatTemplate:
     @classmethod
     def from_folder(cls, folder: Path) -> "ChatTemplate | None":
         """The template of a model folder, in chat_template.jinja or tokenizer_config.json."""
-        path = folder / "tokenizer_config.json"
+        path, jinja = folder / "tokenizer_config.json", folder / "chat_template.jinja"
         config = read_json(path) if path.exists() else {}
         source = config.get("chat_template")
         if isinstance(source, list):  # several, by name
             named = (item for item in source if isinstance(item, dict))
-            source = {t.get("name"): t.get("template") for t in named}.get("default")
-        if (folder / "chat_template.jinja").exists():
-            path = folder / "chat_template.jinja"
-            source = path.read_text(encoding="utf-8")
+            source = next((t.get("template") for t in named if t.get("name") == "default"), None)
         special = {}
         for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
             token = config.get(name)
@@ -46,6 +43,8 @@ class ChatTemplate:
             if isinstance(text, str):
                 special[name] = text
         try:
+            if jinja.exists():
+                path, source = jinja, jinja.read_text(encoding="utf-8")
             return None if source is None else cls(source, special)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

@@ -28,7 +28,7 @@ class TokenizerData:
     vocab: token, spelled by `bytes_to_unicode`, to id.
     merges: pair of ids to its rank and the id of the token that it becomes.
     ignore_merges: a piece that is in the vocabulary is not merged.
-    byte_ids: id of each single byte, None where the vocabulary has none for it.
+    byte_ids: id of each single byte, None where it has none. lost_bytes: those that have none.
     token_bytes: id to the bytes that the token stands for, added tokens included.
     added: tokens cut out of the text before anything else.
     forms: the normalizer. steps: the pre-tokenizer. prefix, suffix: ids put around a text.
@@ -39,6 +39,7 @@ class TokenizerData:
     merges: dict[tuple[int, int], tuple[int, int]]
     ignore_merges: bool
     byte_ids: tuple[int | None, ...]
+    lost_bytes: bytes
     token_bytes: dict[int, bytes]
     added: tuple[AddedToken, ...]
     forms: tuple[str, ...]
@@ -115,16 +116,18 @@ def parse(document: Mapping[str, Any]) -> TokenizerData:
     vocab = _vocab(model)
     added = _added(document, vocab)
     byte_ids = tuple(map(vocab.get, _SPELLING.values()))
-    if model.get("unk_token") is not None and None in byte_ids:
+    lost_bytes = bytes(byte for byte, index in enumerate(byte_ids) if index is None)
+    if model.get("unk_token") is not None and lost_bytes:
         raise ValueError("model.unk_token with bytes that lack a token is not supported")
-    token_bytes = {index: _bytes_of(token) for token, index in vocab.items()}
-    token_bytes |= {token.id: token.content.encode() for token in added}
+    token_bytes = {token.id: token.content.encode() for token in added}
+    token_bytes |= {index: _bytes_of(token) for token, index in vocab.items()}
     prefix, suffix = template(document, set(token_bytes))
     return TokenizerData(
         vocab=vocab,
         merges=_merges(model, vocab, {token.content for token in added}),
         ignore_merges=field(model, "model", "ignore_merges", bool, False),
         byte_ids=byte_ids,
+        lost_bytes=lost_bytes,
         token_bytes=token_bytes,
         added=added,
         forms=normal_forms(document),
@@ -199,7 +202,8 @@ def _merges(
         pair = merge.split(" ") if isinstance(merge, str) else merge
         try:
             left, right = pair if isinstance(pair, list) else []
-            merges[vocab[left], vocab[right]] = (rank, vocab[left + right])
+            key = vocab[left], vocab[right]
+            merges[key] = (rank, vocab[left + right])
         except KeyError as error:
             lacking = f"{show(error.args[0])} is not in model.vocab"
             raise ValueError(f"model.merges[{rank}] is {show(merge)}, but {lacking}") from None

@@ -3,7 +3,6 @@
 Each is a JSON object with a `type`, or a Sequence of such objects. What is not known is refused.
 """
 
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -96,14 +95,12 @@ def _split_step(spec: Mapping[str, Any], where: str) -> Step:
     else:
         pattern = field(source, where, "Regex", str)
         # Oniguruma, the engine of `tokenizers`, reads these differently from `regex`.
-        if other := regex.search(r"\\[wWbBhHRXGkK]|[}]\+", pattern):
+        if other := regex.search(r"\\[wWbBhHRXGkK]|\{[\d,]+\}\+|\|\||--|~~", pattern):
             raise ValueError(f"{where} is {show(pattern)}; {other[0]!r} in it is not supported")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # "possible nested set" is read differently, too
-            # To Oniguruma, ^ and $ are the ends of every line.
-            compiled = regex.compile(pattern, regex.MULTILINE)
-    except (regex.error, Warning, OverflowError, RecursionError) as error:
+        # As in Oniguruma: sets may be nested, and ^ and $ are the ends of every line.
+        compiled = regex.compile(pattern, regex.VERSION1 | regex.MULTILINE)
+    except (regex.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{where} is {show(pattern)}, not supported: {error}") from None
     return partial(split, pattern=compiled, behavior=behavior, invert=invert)
 

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["GPT2_SPLIT", "bytes_to_unicode", "pretokenize", "split"]
+__all__ = ["GPT2_SPLIT", "bytes_to_unicode", "pretokenize"]
 
 Step = Callable[[str], list[str]]
 
