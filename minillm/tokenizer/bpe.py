@@ -14,10 +14,11 @@ from typing import Literal
 
 from minillm.tokenizer import hf_json
 from minillm.tokenizer.added import AddedVocabulary
-from minillm.tokenizer.checks import check_bytes, check_text, check_vocab_size, look_up
+from minillm.tokenizer.checks import check_bytes, check_text, check_vocab_size
 from minillm.tokenizer.detokenize import StreamingDetokenizer
 from minillm.tokenizer.hf_json import TokenizerData, spell
 from minillm.tokenizer.pretokenize import GPT2_SPLIT, Step, pretokenize
+from minillm.tokenizer.vocabulary import Vocabulary
 
 __all__ = ["Tokenizer", "count_words", "encode_piece", "merge", "most_frequent_pair", "train_bpe"]
 
@@ -190,20 +191,17 @@ def encode_text(text: str, data: TokenizerData, cache: dict[str, list[int]]) -> 
     return ids
 
 
-class Tokenizer:
-    """Text to token ids and back. Made by `from_file` or `train`.
+class Tokenizer(Vocabulary):
+    """Text to token ids and back. Made by `from_file` or `train`; `save` writes it.
 
     Ids equal those of the `tokenizers` library for every text, up to characters newer than its or
     `regex`'s Unicode tables. `clean_up_tokenization_spaces` is ignored: it deletes real spaces.
     """
 
     def __init__(self, data: TokenizerData) -> None:
-        self.data, self.added = data, AddedVocabulary(data.added, data.forms)
-        self.special_tokens = {token.content: token.id for token in data.added if token.special}
-        self._ids = data.vocab | {token.content: token.id for token in data.added}
-        self._tokens = {index: token for token, index in self._ids.items()}
+        super().__init__(data)
+        self.added = AddedVocabulary(data.added, data.forms)
         self._cache: dict[str, list[int]] = {}
-        self.vocab_size = len(self._tokens)
 
     @classmethod
     def from_file(cls, path: str | Path) -> "Tokenizer":
@@ -229,10 +227,6 @@ class Tokenizer:
         steps = hf_json.trained((), special_tokens, pattern).steps
         merges = train_bpe(count_words(texts, steps), num_merges)
         return cls(hf_json.trained(merges, special_tokens, pattern))
-
-    def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json, which the `tokenizers` library reads as well."""
-        hf_json.write(self.data, path)
 
     def encode(
         self,
@@ -269,19 +263,3 @@ class Tokenizer:
         """A decoder that takes ids one by one and gives text as soon as it is final."""
         skip = self.special_tokens.values() if skip_special_tokens else ()
         return StreamingDetokenizer(self.token_bytes, skip)
-
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The text of each token by itself, for display: part of a character shows as U+FFFD."""
-        return [self.token_bytes(i).decode(errors="replace") for i in ids]
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for; ValueError for an unknown id."""
-        return look_up(self.data.token_bytes, token_id)
-
-    def id_to_token(self, token_id: int) -> str:
-        """A token as the vocabulary spells it (`Ġthe` for " the"); ValueError for an unknown id."""
-        return look_up(self._tokens, token_id)
-
-    def token_to_id(self, token: str) -> int | None:
-        """Id of a token as the vocabulary spells it, or None."""
-        return self._ids.get(token)
