@@ -150,7 +150,11 @@ def _joining(word: str, ranks: Ranks, choose: Callable[[list[Pair]], Pair]) -> l
 
 def encode_by_rank(word: str, ranks: Ranks) -> list[str]:
     """The tokens of a word: of the pairs that can be joined, always the one of lowest rank."""
-    return _joining(word, ranks, lambda known: min(known, key=lambda pair: ranks[pair]))
+    tokens = list(word)
+    while known := [(ranks[pair], i) for i, pair in enumerate(pairwise(tokens)) if pair in ranks]:
+        i = min(known)[1]
+        tokens[i : i + 2] = [tokens[i] + tokens[i + 1]]
+    return tokens
 
 
 def _left_to_right(word: str, ranks: Ranks) -> list[str]:
