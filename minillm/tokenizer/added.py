@@ -10,6 +10,7 @@ import regex
 
 # What `tokenizers` means by a space and by a word in lstrip, rstrip and single_word.
 _SPACE, _WORD = regex.compile(r"\s"), regex.compile(r"\w")
+_MANY_MARKS = regex.compile(r"[^\p{CCC=0}]{32,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,15 @@ class AddedVocabulary:
 
     def _normalize(self, text: str) -> str:
         for form in self._forms:
+            text = _MANY_MARKS.sub(_in_order, text)
             text = unicodedata.normalize(form, text)  # type: ignore[arg-type]
         return text
+
+
+def _in_order(marks: regex.Match[str]) -> str:
+    # The order that normalization gives them. Python's takes quadratic time to find it.
+    classes = [unicodedata.combining(mark) for mark in marks[0]]
+    return marks[0] if 0 in classes else "".join(sorted(marks[0], key=unicodedata.combining))
 
 
 def _finder(tokens: Collection[str]) -> re.Pattern[str]:

@@ -161,8 +161,9 @@ def _disguise(
         for i, char in enumerate(text):
             if char in swap:
                 # A token, or the beginning of one that goes on in what the template writes next.
-                rest = text[i : i + longest]
-                if rest.startswith(tokens) or any(t.startswith(rest.rstrip()) for t in tokens):
+                rest = text[i : i + longest].rstrip()
+                begun = len(rest) < longest and any(token.startswith(rest) for token in tokens)
+                if begun or rest.startswith(tokens):
                     chars[i] = swap[char]
         return "".join(chars)
 

@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 
 from minillm.tokenizer import Tokenizer
-from tests.tokenizer.helpers import REFERENCE, Pair, both, newer_characters
+from tests.tokenizer.helpers import REFERENCE, Pair, both, newer_characters, newer_to_the_normalizer
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +58,9 @@ def newer() -> frozenset[str]:
     Those that are newer than Python's own table, its category Cn, are left out elsewhere.
     """
     return newer_characters()
+
+
+@pytest.fixture(scope="session")
+def newest(newer) -> frozenset[str]:
+    """The same, and what is new to the library's normalizer."""
+    return newer | newer_to_the_normalizer()

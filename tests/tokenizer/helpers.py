@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import regex
 import tokenizers
 from hypothesis import strategies as st
+from tokenizers.normalizers import NFD, NFKD
 from tokenizers.pre_tokenizers import Digits, Split
 
 from minillm.tokenizer import Tokenizer
@@ -128,6 +129,10 @@ def merged(*merges: str) -> dict[str, Any]:
     return {"vocab": vocab, "merges": [merge.split(" ") for merge in merges]}
 
 
+def _assigned() -> list[str]:
+    return [char for char in map(chr, range(0x110000)) if unicodedata.category(char)[0] != "C"]
+
+
 def texts(newer: frozenset[str], max_size: int = 12) -> st.SearchStrategy[str]:
     """Texts of fragments and of any characters that all tables class alike."""
     one = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters=sorted(newer))
@@ -150,9 +155,7 @@ def random_text(rng: random.Random, newer: frozenset[str]) -> str:
 
 def newer_characters() -> frozenset[str]:
     """Assigned characters that `regex` and `tokenizers` put into different classes."""
-    assigned = "".join(
-        char for char in map(chr, range(0x110000)) if unicodedata.category(char)[0] != "C"
-    )
+    assigned = "".join(_assigned())
     differ: set[str] = set()
     for pattern in (r"\s+", r"\p{L}+", r"\p{N}+"):
         cut = Split(tokenizers.Regex(pattern), "removed", invert=True)
@@ -162,3 +165,15 @@ def newer_characters() -> frozenset[str]:
     numbers = regex.findall(r"\p{N}", assigned)
     pieces = Digits(individual_digits=True).pre_tokenize_str("a".join(["", *numbers, ""]))
     return frozenset(differ | set(numbers) - {piece for piece, _ in pieces})
+
+
+def newer_to_the_normalizer() -> frozenset[str]:
+    """Assigned characters that the library's normalizer, of Unicode 9, does not know."""
+    differ: set[str] = set()
+    marks = [char for char in _assigned() if unicodedata.combining(char)]
+    ordered = [f"a{pair}" for char in marks for pair in (f"{char}\u0334", f"\u0345{char}")]
+    for text in [*_assigned(), *ordered]:
+        ours = unicodedata.normalize("NFKD", text), unicodedata.normalize("NFD", text)
+        if ours != (NFKD().normalize_str(text), NFD().normalize_str(text)):
+            differ.update(text)
+    return frozenset(differ - {"a", "\u0334", "\u0345"})

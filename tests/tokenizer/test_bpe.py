@@ -4,6 +4,7 @@ import doctest
 import importlib
 import itertools
 import time
+import unicodedata
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minillm.tokenizer import Tokenizer
+from minillm.tokenizer.added import AddedVocabulary
 from minillm.tokenizer.bpe import encode_piece, merge, most_frequent_pair
 from minillm.tokenizer.pretokenize import split
 from tests.tokenizer.helpers import added, both, merged, small
@@ -107,6 +109,21 @@ def test_t01_a_long_run_takes_time_in_proportion(ours, theirs, capsys, char):
 def test_t01_a_megabyte_of_one_character(ours, theirs):
     text = "a" * 1_000_000
     assert ours.encode(text) == theirs.encode(text).ids
+
+
+def test_t01_a_long_run_of_marks_through_the_normalizer(variant):
+    # Python's own NFC takes a minute for this: it sorts the marks one by one.
+    pair = variant(normalizer={"type": "NFC"})
+    for text in ("a" + "\u0301\u0323" * 60_000, "e" + "\u0301" * 60_000, "\u0345\u0334" * 99):
+        assert pair.ours.encode(text) == pair.theirs.encode(text).ids
+
+
+@given(st.text("ae\u0301\u0323\u0345\u0334\u0f73\u0344각\ue000", max_size=40), st.integers(0, 40))
+def test_marks_in_order_change_nothing_else(text, repeats):
+    text += "\u0323\u0301\u0334" * repeats
+    for form in ("NFC", "NFD", "NFKC", "NFKD"):
+        ((part, _),) = AddedVocabulary([], [form]).split(f"x{text}", "all")
+        assert part == unicodedata.normalize(form, f"x{text}")
 
 
 def test_what_is_remembered_stays_small(ours):

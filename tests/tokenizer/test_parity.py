@@ -145,10 +145,10 @@ def family(variant, request):
     return variant(**FAMILIES[request.param])
 
 
-def test_family(family, newer):
+def test_family(family, newest):
     pair = family
     rng = random.Random(5)
-    strings = [*FRAGMENTS, *(random_text(rng, newer) for _ in range(500))]
+    strings = [*FRAGMENTS, *(random_text(rng, newest) for _ in range(500))]
     for specials, allowed in ((True, "none"), (False, "all")):
         pair.theirs.encode_special_tokens = specials
         for add in (True, False):
@@ -159,13 +159,13 @@ def test_family(family, newer):
     pair.theirs.encode_special_tokens = False
 
 
-def test_family_saved_and_read_by_the_library(family, newer, tmp_path):
+def test_family_saved_and_read_by_the_library(family, newest, tmp_path):
     ours = family.ours
     ours.save(tmp_path / "tokenizer.json")
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     again = Tokenizer.from_file(tmp_path / "tokenizer.json")
     rng = random.Random(5)
-    for text in [random_text(rng, newer) for _ in range(100)]:
+    for text in [random_text(rng, newest) for _ in range(100)]:
         ids = ours.encode(text, allowed_special="all")
         assert theirs.encode(text).ids == ids, text
         assert again.encode(text, allowed_special="all") == ids
