@@ -18,7 +18,7 @@ def growth(read: Sequence[int], words: Sequence[int], characters: Sequence[int])
         ax.annotate(
             f"{seen[-1]} different {name}",
             (last, seen[-1]),
-            xytext=(-6, -30 if i == 0 else 8),
+            xytext=(-6, -44 if i == 0 else 8),
             textcoords="offset points",
             ha="right",
             va="top" if i == 0 else "bottom",
