@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def make(*args: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "PROMPT"))}
+    # Under `make test ARGS=…` the outer make has put its own variables into the environment.
+    outer = ("MFLAGS", "MINILLM_PROMPT", "PROMPT", "ARGS", "PYTHON", "N")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("MAKE") and k not in outer}
     command = ["make", "--no-print-directory", *args]
     return subprocess.run(command, cwd=cwd, env=clean | env, capture_output=True, text=True)
 
