@@ -26,9 +26,9 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-# Long prompts run in pieces of this many positions: near the speed of one pass, and activations
-# and mask stay small (a pass over 8,192 positions would hold 100 MB per MLP activation).
-PREFILL_CHUNK = 1_024
+# A batch's prompts run at most so many positions at a time, so that activations stay small
+# whatever the batch and the context: 8,192 rows of SmolLM2's F = 1,536 are 50 MB in float32.
+PREFILL_POSITIONS = 8_192
 
 Prompt = str | Sequence[int] | Tensor
 Batch = list[str] | list[list[int]] | list[Prompt]
@@ -314,7 +314,8 @@ class LLM:
         cache = self.new_cache(len(jobs), capacity)
         for job in jobs:
             job.output.stats.cache_bytes = cache.nbytes // len(jobs)
-        logits = prefill(self.model, [r.prompt_ids for r in requests], cache, PREFILL_CHUNK)
+        chunk_size = max(PREFILL_POSITIONS // len(jobs), 1)
+        logits = prefill(self.model, [r.prompt_ids for r in requests], cache, chunk_size)
         job_of = {id(job.request): job for job in jobs}
         last_time = {id(request): started for request in requests}
         for request, token in decode(self.model, cache, logits, requests):

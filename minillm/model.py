@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from minillm.config import LayerConfig, ModelConfig, RopeConfig
 from minillm.kv_cache.base import KVCache
-from minillm.layers.attention import Attention, attention_mask
+from minillm.layers.attention import Attention, attention_mask, causal_mask
 from minillm.layers.embedding import embed
 from minillm.layers.mlp import MLP
 from minillm.layers.rope import rope_tables
@@ -35,11 +35,14 @@ class Step:
         return self._tables[rope]
 
     def mask(self, k_positions: Tensor, window: int | None) -> Tensor | None:
-        """The mask (B, 1, T, S) over keys at these positions; None where all are seen."""
+        """The mask (B, 1, T, S) over keys at these positions; None where it is plainly causal."""
         key = (id(k_positions), window)
         if key not in self._masks:
             seen = attention_mask(self.positions, k_positions, window)
-            mask = None if bool(seen.all()) else seen.to(self.device)
+            T, S = seen.shape[2:]
+            # Only for these two shapes is None faster than a mask.
+            plain = T in (1, S) and bool((seen == causal_mask(T, S)).all())
+            mask = None if plain else seen.to(self.device)
             # The positions are kept too, so that their id is not reused within the step.
             self._masks[key] = k_positions, mask
         return self._masks[key][1]

@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from minillm.model import Step
     from minillm.ops import Ops
 
-__all__ = ["Attention", "attention", "attention_mask"]
+__all__ = ["Attention", "attention", "attention_mask", "causal_mask"]
 
 
 def attention_mask(q_positions: Tensor, k_positions: Tensor, window: int | None = None) -> Tensor:
@@ -33,6 +34,14 @@ def attention_mask(q_positions: Tensor, k_positions: Tensor, window: int | None 
     return seen | (q < 0)
 
 
+def causal_mask(T: int, S: int) -> Tensor:
+    """The mask of T queries that are the last T of S tokens: each sees itself and all before it.
+
+    Returns (1, 1, T, S), bool, True where seen.
+    """
+    return attention_mask(torch.arange(S - T, S)[None], torch.arange(S)[None])
+
+
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
@@ -41,22 +50,29 @@ def attention(
     Query head h reads key/value head h // (H/K). PyTorch's fused kernel never writes the (T, S)
     matrix of scores.
 
-    q: (B, H, T, D). k, v: (B, K, S, D), K divides H. mask: (B, 1, T, S), True where seen;
-    None means that every query sees every key. scale: 1/sqrt(D) unless given.
+    q: (B, H, T, D). k, v: (B, K, S, D), K divides H. mask: (B, 1, T, S), True where seen; None is
+    plain causal attention, the T queries being the last T of the S tokens, for which PyTorch has
+    a kernel that skips the hidden half. scale: 1/sqrt(D) unless given.
     Returns (B, H, T, D). 4·B·H·T·S·D FLOPs.
     Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1; grouped heads: Ainslie et al. 2023,
     arXiv 2305.13245.
     """
     B, H, T, D = q.shape
     K = k.shape[1]
+    S = k.shape[2]
     scale = 1 / math.sqrt(D) if scale is None else scale
+    if mask is None and 1 < T < S:
+        # `is_causal` would align the mask to the first key instead of the last.
+        mask = causal_mask(T, S).to(q.device)
     if T == 1:
         # One query per head: the heads of a group stand where the queries would, so that each key
         # is read once for all of them.
         grouped = q.reshape(B, K, H // K, D)
         out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scale)
         return out.reshape(B, H, 1, D)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
+    )
 
 
 class Attention(nn.Module):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from minillm.layers.attention import attention, attention_mask
+from minillm.layers.attention import attention, attention_mask, causal_mask
 
 
 def written_out(q, k, v, mask):
@@ -28,7 +28,7 @@ def test_equals_the_formula(H, K, T, S):
     k, v = torch.randn(2, 2, K, S, 16, generator=generator)
     mask = attention_mask(torch.arange(S - T, S).expand(2, T), torch.arange(S).expand(2, S))
     torch.testing.assert_close(attention(q, k, v, mask), written_out(q, k, v, mask))
-    torch.testing.assert_close(attention(q, k, v), written_out(q, k, v, None))
+    torch.testing.assert_close(attention(q, k, v), written_out(q, k, v, mask))
 
 
 @pytest.mark.parametrize(("H", "K", "read"), [(4, 2, [0, 0, 1, 1]), (6, 2, [0, 0, 0, 1, 1, 1])])
@@ -62,6 +62,10 @@ def test_mask_of_a_chunk_is_aligned_to_positions():
     # Two new tokens after three cached ones: the first new one sees 4 keys, not 1.
     seen = attention_mask(torch.tensor([[3, 4]]), torch.arange(5)[None])[0, 0]
     assert seen.tolist() == [[True, True, True, True, False], [True] * 5]
+
+
+def test_causal_mask_is_aligned_to_the_last_key():
+    assert causal_mask(2, 4)[0, 0].tolist() == [[True, True, True, False], [True] * 4]
 
 
 def test_mask_hides_empty_places_and_any_order_of_keys():
