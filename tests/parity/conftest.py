@@ -1,5 +1,7 @@
 """Tiny random models made by transformers, and the same weights in ours."""
 
+from typing import Any
+
 import pytest
 import torch
 import transformers
@@ -7,7 +9,7 @@ import transformers
 from minillm.config import ModelConfig
 from minillm.weights.load import load_transformer
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -27,7 +29,7 @@ WINDOW = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 
 
 # name → (transformers' class, its configuration). 48 / 6 heads = 8 per head: a width at which a
 # wrong row order shows.
-CASES = {
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-mha-tied": ("Llama", {"num_key_value_heads": 6, "tie_word_embeddings": True}),
     "llama-mha": ("Llama", {"num_key_value_heads": 6}),
     "llama-gqa-tied": ("Llama", {"num_key_value_heads": 2, "tie_word_embeddings": True}),
