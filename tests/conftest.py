@@ -47,8 +47,13 @@ def llm(smollm2: Path) -> "LLM":
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints what each notebook took, measured one at a time."""
+    """Prints measured figures, and what each notebook took, one at a time."""
     reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
+    figures = [text for r in reports for name, text in r.user_properties if name == "figure"]
+    if figures:
+        terminalreporter.section("measured on this machine")
+    for text in figures:
+        terminalreporter.line(str(text))
     measured = [values for r in reports if "peak_bytes" in (values := dict(r.user_properties))]
     if measured:
         terminalreporter.section("notebooks: time and peak memory of the kernel")

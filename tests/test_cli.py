@@ -1,0 +1,185 @@
+"""The command line: what it prints where, its exit codes, and its one-line errors."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from minillm.cli import fit_history, inspect_model, main
+
+QUESTION = "What is the capital of France?"
+PARIS = "The capital of France is Paris.\n"
+
+
+def run(*arguments, text=None, cut=None):
+    """The command in a process of its own; `cut` reads so many bytes and closes the pipe."""
+    command = [sys.executable, "-m", "minillm.cli", *arguments]
+    if cut is None:
+        return subprocess.run(command, capture_output=True, text=True, input=text)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(cut)
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+        process.wait()
+    return process, errors
+
+
+@pytest.fixture(autouse=True)
+def _same_model(smollm2):
+    """All commands name smollm2; fail early where it is missing."""
+
+
+def test_generate_answers_on_stdout_and_figures_go_to_stderr(capsys):
+    assert main(["generate", QUESTION]) == 0
+    out, err = capsys.readouterr()
+    assert out == PARIS
+    assert "tokens/s" in err
+    assert "stop" in err
+
+
+def test_generate_raw_and_stop(capsys):
+    assert main(["generate", "--raw", "1, 2, 3, 4,", "--stop", " 7"]) == 0
+    assert capsys.readouterr().out == " 5, 6,\n"
+
+
+def test_generate_reads_standard_input():
+    done = run("generate", "-", text=QUESTION + "\n")
+    assert (done.stdout, done.returncode) == (PARIS, 0)
+
+
+def test_chat_keeps_the_conversation():
+    done = run("chat", text=f"{QUESTION}\n\n/reset\n{QUESTION}\n/exit\nnot read")
+    assert (done.stdout, done.returncode) == (PARIS * 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "x", "--top-p", "3"], "top_p is 3.0; a number from 0 to 1 is needed"),
+        (["generate", "x", "--model", "no/such-model"], "minillm pull no/such-model"),
+        (["generate", "x", "--device", "tpu"], "device 'tpu' cannot be used here"),
+        (["generate", "--raw", ""], "the prompt '' has no tokens"),
+        (["generate", "--raw", "--system", "a", "b"], "--system needs the chat template"),
+        (["tokenize", "x", "--model", "/no/such/folder"], "/no/such/folder"),
+        (["inspect", "/no/such/folder"], "/no/such/folder"),
+        (["pull", "not a name"], "'not a name' cannot be pulled"),
+        (["bench", "--runs", "0"], "runs is 0"),
+    ],
+)
+def test_errors_are_one_line(capsys, arguments, message):
+    assert main(arguments) == 1
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("minillm: error: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert "Traceback" not in err
+    assert out in (
+        "",
+        "engine        prompt  batch   TTFT, ms   ITL, ms   prefill tok/s   decode tok/s\n",
+    )
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(ValueError, match="top_p"):
+        main(["generate", "x", "--top-p", "3", "--debug"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nope"], ["generate"], ["generate", "x", "--seed", "y"]]
+)
+def test_wrong_use_is_exit_code_2(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: minillm" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_ends_it_quietly():
+    arguments = ("generate", "--raw", "Once upon a time", "--max-new-tokens", "40")
+    process, errors = run(*arguments, cut=3)
+    assert process.returncode == 1
+    assert errors == ""
+
+
+def test_interrupt_is_exit_code_130(monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minillm.llm.LLM.from_pretrained", interrupted)
+    assert main(["generate", "x"]) == 130
+
+
+def test_terminal_that_is_not_utf8():
+    command = [sys.executable, "-m", "minillm.cli", "tokenize", "Grüße 🌶"]
+    done = subprocess.run(
+        command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}
+    )
+    assert done.returncode == 0
+    assert b"?" in done.stdout
+
+
+def test_tokenize_json_equals_the_tokenizer(capsys, llm):
+    text = "Grüße, <|im_end|> 12"
+    assert main(["tokenize", text, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ids"] == llm.tokenizer.encode(text)
+    assert found["pieces"] == llm.tokenizer.pieces(found["ids"])
+    assert main(["tokenize", text, "--json", "--special"]) == 0
+    special = json.loads(capsys.readouterr().out)["ids"]
+    assert special == llm.tokenizer.encode(text, allowed_special="all")
+    assert special != found["ids"]
+
+
+def test_inspect(capsys):
+    assert main(["inspect"]) == 0
+    out = capsys.readouterr().out
+    assert "134,515,008" in out
+    assert main(["inspect", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == json.loads(json.dumps(inspect_model("smollm2")))
+    assert facts["cache bytes per token"]["bfloat16"] == 23_040
+    assert facts["weight bytes"]["float32"] == 538_060_032
+
+
+def test_bench_json(capsys):
+    arguments = ["bench", "--prompt-tokens", "5", "--batch-sizes", "1,2", "--new-tokens", "3"]
+    assert main([*arguments, "--runs", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [r["batch_size"] for r in found["results"]] == [1, 2]
+    assert all(r["ttft_s"] > 0 and r["decode_tokens_per_s"] > 0 for r in found["results"])
+    assert found["machine"]["cpu"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["tokenize", "x"], ["inspect"]])
+def test_light_commands_do_not_load_torch(arguments):
+    code = (
+        "import sys; from minillm.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True)
+    assert done.returncode == 0
+
+
+def test_history_is_cut_to_the_context(llm, monkeypatch):
+    """The oldest turns go first; the system message and the last question stay."""
+    system = [{"role": "system", "content": "You are brief."}]
+    turns = [
+        {"role": role, "content": f"{role} {n} " + "word " * 2_000}
+        for n in range(3)
+        for role in ("user", "assistant")
+    ]
+    question = {"role": "user", "content": "And now?"}
+    kept = fit_history(llm, system, [*turns, question], 512)
+    assert kept == [*system, *turns[2:4], *turns[4:6], question] or kept == [
+        *system,
+        *turns[4:6],
+        question,
+    ]
+    assert len(llm.chat_ids(kept)) + 512 <= 8_192
+    assert fit_history(llm, system, [question], 512) == [*system, question]
+    with pytest.raises(ValueError, match="the context of 8192"):
+        fit_history(llm, system, [{"role": "user", "content": "word " * 9_000}], 512)
