@@ -371,7 +371,8 @@ def _bench(arguments: argparse.Namespace) -> None:
             for m in measured:
                 print(
                     f"{m.engine:<12} {m.prompt_tokens:>7} {m.batch_size:>6} "
-                    f"{m.ttft_s * 1e3:>10.1f} {m.itl_s * 1e3:>9.1f} {m.prefill_tokens_per_s:>15.0f} "
+                    f"{m.ttft_s * 1e3:>10.1f} {m.itl_s * 1e3:>9.1f} "
+                    f"{m.prefill_tokens_per_s:>15.0f} "
                     f"{m.decode_tokens_per_s:>14.1f}",
                     flush=True,
                 )
