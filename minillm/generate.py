@@ -4,6 +4,7 @@ Prefill runs many tokens at once and is limited by arithmetic; decode runs one t
 and is limited by reading the weights and the cache.
 """
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,18 +24,23 @@ class Request:
     """One prompt on its way to an answer: what was asked, what came so far, why it ended.
 
     stop_ids: token ids that end it; such a token is the last of token_ids.
+    forbidden_ids: token ids that are never picked, such as those that stand for no text.
     generator: this request's own source of randomness, so that neighbours never disturb it.
     """
 
     prompt_ids: list[int]
     params: SamplingParams = field(default_factory=SamplingParams)
     stop_ids: Collection[int] = ()
+    forbidden_ids: Sequence[int] = ()
     generator: torch.Generator | None = None
     token_ids: list[int] = field(default_factory=list)
     finish_reason: Literal["stop", "length"] | None = None
 
     def pick(self, logits: Tensor) -> int:
         """Sample the next token from logits (V,), note it, and finish where it is the last."""
+        if self.forbidden_ids:
+            forbidden = torch.tensor(self.forbidden_ids, device=logits.device)
+            logits = logits.index_fill(-1, forbidden, -math.inf)
         seen = self.prompt_ids + self.token_ids if self.params.repetition_penalty != 1 else ()
         token = sample(logits, self.params, seen, self.generator)
         self.token_ids.append(token)

@@ -149,6 +149,7 @@ class LLM:
         self.model, self.tokenizer = model, tokenizer
         self.config: ModelConfig = model.config
         self.chat_template, self.eos_token_ids, self.name = chat_template, eos_token_ids, name
+        self.unused_ids = tokenizer.ids_without_token(self.config.vocab_size)
 
     @classmethod
     def from_pretrained(
@@ -296,7 +297,8 @@ class LLM:
         else:
             generator.manual_seed(params.seed)
         model_stops = frozenset() if params.ignore_eos else self.eos_token_ids
-        request = Request(ids, params, model_stops | set(params.stop_token_ids), generator)
+        stop_ids = model_stops | set(params.stop_token_ids)
+        request = Request(ids, params, stop_ids, self.unused_ids, generator)
         return _Job(request, self.tokenizer)
 
     def _collect(self, jobs: list[_Job]) -> list[GenerationOutput]:

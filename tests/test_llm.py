@@ -232,6 +232,29 @@ def test_the_context_ends_the_output(smollm2):
         small.chat(QUESTION)
 
 
+def test_ids_without_a_token_are_never_picked():
+    """A vocabulary that is larger than the tokenizer's, as in Qwen: the spare ids have no text."""
+    from minillm.config import LayerConfig, ModelConfig
+    from minillm.model import Transformer
+    from minillm.tokenizer import Tokenizer
+
+    sizes = dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_hidden_layers"), 1)
+    config = ModelConfig(
+        vocab_size=400,
+        hidden_size=8,
+        intermediate_size=8,
+        head_dim=8,
+        max_position_embeddings=64,
+        layers=(LayerConfig(),),
+        **sizes,
+    )
+    torch.manual_seed(0)
+    padded = LLM(Transformer(config).requires_grad_(False), Tokenizer.train([], vocab_size=256))
+    assert padded.unused_ids == list(range(256, 400))
+    params = SamplingParams(max_new_tokens=60, temperature=5.0, seed=0)
+    assert max(padded.generate([1], params).token_ids) < 256
+
+
 def test_nan_weights_are_an_error_and_not_a_token(smollm2):
     broken = LLM.from_pretrained(smollm2, device="cpu", dtype="float32")
     broken.model.norm.weight = torch.nn.Parameter(

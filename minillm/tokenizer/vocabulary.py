@@ -18,6 +18,10 @@ class Vocabulary:
         self._tokens = {index: token for token, index in self._ids.items()}
         self.vocab_size = len(self._tokens)
 
+    def ids_without_token(self, size: int) -> list[int]:
+        """The ids below `size` that no token has: many models round their vocabulary up."""
+        return [index for index in range(size) if index not in self._tokens]
+
     def save(self, path: str | Path) -> None:
         """Write a tokenizer.json, which the `tokenizers` library reads as well."""
         hf_json.write(self.data, path)
