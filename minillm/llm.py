@@ -251,7 +251,7 @@ class LLM:
 
     def chat(self, messages: Messages, params: SamplingParams | None = None) -> GenerationOutput:
         """Answer a conversation: [{"role": "user", "content": "…"}, …], by the chat template."""
-        return self.generate(self.chat_ids(messages), params or SamplingParams())
+        return self._collect([self._job(self.chat_ids(messages), params or SamplingParams())])[0]
 
     def stream_chat(self, messages: Messages, params: SamplingParams | None = None) -> TextStream:
         """Answer a conversation, streaming."""

@@ -1,14 +1,13 @@
 """Chat templates: a conversation as the text, and the ids, that a model was trained on."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from minillm.config import read_json
 from minillm.tokenizer.bpe import Tokenizer
+from minillm.tokenizer.checks import check_text
 from minillm.tokenizer.hf_parts import one_of, show
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -63,6 +62,7 @@ class ChatTemplate:
         values = {"tools": None, "documents": None, **self.special_tokens, **variables}
         values |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
+            self._template.environment.passes = 0  # of loops, which are limited
             return str(self._template.render(values))
         except Exception as error:  # the template is foreign code, it may fail in any way
             raise ValueError(f"chat template: {type(error).__name__}: {error}") from error
@@ -90,28 +90,16 @@ class ChatTemplate:
 
 
 def _compile(source: str) -> Any:
-    # Imported here: it takes 50 ms, which a tokenizer alone need not wait for.
-    from jinja2 import TemplateError, TemplateSyntaxError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2 import TemplateSyntaxError
 
-    def raise_exception(message: str) -> None:
-        raise TemplateError(message)
+    from minillm.tokenizer.sandbox import Sandbox
 
-    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-    # The settings of transformers, for which templates are written.
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
-        return environment.from_string(source)
+        check_text(source)
+        return Sandbox().compile_template(source)
     except TemplateSyntaxError as error:
         raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
-    except (AttributeError, RecursionError, TypeError) as error:
+    except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the chat template is {show(source)}, not valid: {error}") from error
 
 

@@ -205,6 +205,8 @@ def test_a05_the_template_may_object(ours):
         ("{% nonsense %}", "line 1: Encountered unknown tag 'nonsense'"),
         (None, "the chat template is None, not valid"),
         (["a"], r"the chat template is \['a'\], not valid"),
+        (7, "the chat template is 7, not valid"),
+        ("a\ud800", "the chat template is .*, not valid: the text has U\\+D800"),
         ("{{" + "(" * 10_000, "chat template"),
     ],
 )
@@ -231,6 +233,24 @@ def test_a_template_that_does_not_parse(source, message):
 def test_a_template_that_fails_is_a_clear_error(source):
     with pytest.raises(ValueError, match="chat template: "):
         ChatTemplate(source).render([user("a")])
+
+
+@pytest.mark.parametrize("inner", ["{% for j in x %}", "{% for j in x if j < 0 %}"])
+def test_loops_in_loops_end(inner):
+    """The sandbox of Jinja limits one range, and would run these for minutes."""
+    source = (
+        "{% set x = range(99999) | list %}{% for i in x %}" + inner + "{% endfor %}{% endfor %}"
+    )
+    template = ChatTemplate(source)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="its loops make more than 100,000 passes"):
+            template.render([user("a")])
+
+
+def test_a_long_conversation_is_no_endless_loop():
+    template = ChatTemplate("{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}")
+    for _ in range(2):
+        assert template.render([user(",")] * 60_000).endswith("60000,")
 
 
 def test_where_a_folder_keeps_its_template(tmp_path):

@@ -1,0 +1,144 @@
+"""Damage a model folder, load it, generate, and judge what happened: one JSON line per mutation.
+
+    python -m tests.fuzz.worker SEED NUMBER [COUNT] [--bases FOLDER] [--keep FOLDER]
+
+does mutation NUMBER of SEED again (and COUNT - 1 after it); --keep leaves the damaged folder there
+and shows the traceback of a fault. It runs in a process of its own, so that a crash, an endless
+loop or a huge allocation hurts nobody else.
+"""
+
+import argparse
+import faulthandler
+import json
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minillm.llm import LLM
+from minillm.sampling import SamplingParams
+from tests.fuzz import folders
+from tests.fuzz.mutations import CONFIG_KEYS, ROPE_KEYS, mutate
+
+MOST_CPU_S = 1.0
+MOST_MEMORY = 200 * 2**20  # bytes; a folder weighs 200 kB
+MOST_WALL_S = 120  # a hang, on however busy a machine
+PARAMS = SamplingParams(max_new_tokens=2, ignore_eos=True)
+# A refusal names the file, or the key, tensor or part at fault.
+NAMES = re.compile(
+    r"config\.json|tokenizer\.json|tokenizer_config\.json|\.safetensors|chat_template\.jinja|"
+    r"chat template|weights do not fit|the logits are|layers are described|RoPE factor|YaRN|"
+    r"the tokenizer has \d+ ids|the prompt|added_tokens|model\.|pre_tokenizer|"
+    r"post_processor|normalizer|decoder|no weights|token id|" + "|".join(CONFIG_KEYS + ROPE_KEYS)
+)
+
+
+def judge(folder: Path) -> tuple[str, str]:
+    """Load and generate: ("works" | "refused" | "fault", how)."""
+    stage = "load"
+    try:
+        llm = LLM.from_pretrained(folder, device="cpu")
+        stage = "generate"
+        outputs = [llm.generate("hello the 42", PARAMS)]
+        if llm.chat_template is not None:
+            stage = "chat"
+            outputs.append(llm.chat([{"role": "user", "content": "hello"}], PARAMS))
+    except (ValueError, OSError) as error:
+        message = str(error)
+        if len(message) > 2_000 + len(str(folder)):
+            return "fault", f"{stage}: a message of {len(message)} characters: {message[:200]}"
+        if re.search("memory|allocat", message, re.IGNORECASE):
+            return "fault", f"{stage}: ran into the memory limit: {message}"
+        if not NAMES.search(message.replace(str(folder), "")):
+            return "fault", f"{stage}: names neither file nor key: {message!r}"
+        return "refused", f"{stage}: {message}"
+    except BaseException as error:
+        traceback.print_exc()
+        return "fault", f"{stage}: {type(error).__name__}: {str(error)[:300]}"
+    for output in outputs:
+        if len(output.token_ids) != 2 or not isinstance(output.text, str):
+            return "fault", f"{len(output.token_ids)} tokens, text {output.text!r}"
+    return "works", ""
+
+
+def mutation(seed: str, number: int, bases: Path, folder: Path) -> str:
+    """Make mutation `number` of `seed` in `folder`; the same two make the same folder."""
+    rng = random.Random(f"{seed}/{number}")
+    kind = rng.choice(sorted(folders.KINDS))
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(bases / kind, folder)
+    return f"{kind}: {mutate(folder, rng)}"
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """`judge`, with CPU time and memory: a refusal must be quick and small."""
+    before, started = _peak_memory(), time.process_time()
+    outcome, how = judge(folder)
+    seconds, grown = time.process_time() - started, _peak_memory() - before
+    if outcome != "fault" and seconds > MOST_CPU_S:
+        outcome, how = "fault", f"took {seconds:.1f} s of CPU time ({outcome}: {how})"
+    if outcome != "fault" and grown > MOST_MEMORY:
+        outcome, how = "fault", f"took {grown / 1e6:.0f} MB ({outcome}: {how})"
+    return {"outcome": outcome, "how": how, "cpu_s": seconds, "memory": grown}
+
+
+def _peak_memory() -> int:
+    """The most memory that this process has held, in bytes; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def limit_memory(more: int) -> None:
+    """Make an allocation of `more` bytes fail, even one that would never be touched (Linux)."""
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        return
+    import resource
+
+    used = int(status.read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+
+
+def main() -> None:
+    """Run mutations NUMBER … NUMBER + COUNT - 1 and print what became of each."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seed")
+    parser.add_argument("number", type=int)
+    parser.add_argument("count", type=int, nargs="?", default=1)
+    parser.add_argument("--bases", type=Path)
+    parser.add_argument("--keep", type=Path)
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        bases = arguments.bases or Path(temporary) / "bases"
+        if arguments.bases is None:
+            folders.build(bases)
+        folder = arguments.keep or Path(temporary) / "model"
+        for kind in folders.KINDS:  # what the first use of everything takes does not count
+            outcome, how = judge(bases / kind)
+            assert outcome == "works", f"{kind}: {how}"
+        limit_memory(2 * MOST_MEMORY)
+        for number in range(arguments.number, arguments.number + arguments.count):
+            what = mutation(arguments.seed, number, bases, folder)
+            print(json.dumps({"number": number, "what": what}), flush=True)
+            faulthandler.dump_traceback_later(MOST_WALL_S, exit=True)
+            found = measured(folder)
+            faulthandler.cancel_dump_traceback_later()
+            print(json.dumps({"number": number, "what": what, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
