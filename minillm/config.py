@@ -6,7 +6,6 @@ never a family's name, so that one `Transformer` serves every family. A family i
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,8 @@ def _check_size(name: str, value: object, most: int = MAX_SIZE) -> None:
 
 def _check_positive(name: str, value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:  # type: ignore[operator]
-        raise ValueError(f"{name} is {value!r}; a finite number above 0 is needed")
+    if not number or not 1e-18 <= value <= 1e18:  # type: ignore[operator]  # NaN fails too
+        raise ValueError(f"{name} is {value!r}; a number from 1e-18 to 1e18 is needed")
 
 
 def _check_flag(name: str, value: object) -> None:
@@ -62,7 +61,8 @@ class RopeConfig:
         if self.rope_type not in get_args(RopeType):
             allowed = ", ".join(get_args(RopeType))
             raise ValueError(f"rope_type is {self.rope_type!r}; known are {allowed}")
-        for name in ("rope_theta", "factor", "low_freq_factor", "beta_fast", "beta_slow"):
+        factors = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
+        for name in ("rope_theta", *factors):
             _check_positive(name, getattr(self, name))
         if self.rope_theta <= 1:
             raise ValueError(f"rope_theta is {self.rope_theta!r}; a base above 1 is needed")
@@ -70,13 +70,11 @@ class RopeConfig:
             raise ValueError(f"RoPE factor is {self.factor!r}; 1 or more is needed")
         if self.attention_factor is not None:
             _check_positive("attention_factor", self.attention_factor)
-        if self.rope_type == "llama3":
-            _check_positive("high_freq_factor", self.high_freq_factor)
-            if self.high_freq_factor <= self.low_freq_factor:
-                raise ValueError(
-                    f"high_freq_factor is {self.high_freq_factor!r}; more than low_freq_factor "
-                    f"({self.low_freq_factor!r}) is needed"
-                )
+        if self.rope_type == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor is {self.high_freq_factor!r}; more than low_freq_factor "
+                f"({self.low_freq_factor!r}) is needed"
+            )
         if self.original_max_position_embeddings is not None:
             _check_size("original_max_position_embeddings", self.original_max_position_embeddings)
         elif self.rope_type in ("dynamic", "yarn", "llama3"):

@@ -183,7 +183,8 @@ class LLM:
             chat_template = ChatTemplate.from_folder(folder)
             model = load_transformer(config, open_weights(folder), device=where, dtype=kind)
         except ValueError as error:
-            raise ValueError(f"{folder}: {error}") from error
+            # A message quotes the value at fault, and a damaged file may hold one of any length.
+            raise ValueError(f"{folder}: {str(error):.1000}") from error
         return cls(
             model,
             tokenizer,

@@ -111,6 +111,12 @@ def test_qwen_window_counts_only_with_its_flag():
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5'"),
         ({"rope_theta": float("inf")}, "rope_theta is inf"),
         ({"rope_theta": 0}, "rope_theta is 0"),
+        ({"rms_norm_eps": 10**30}, "rms_norm_eps is 10"),  # an int that no float64 op takes
+        ({"rope_scaling": {"rope_type": "default", "high_freq_factor": []}}, "high_freq_factor is"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_slow": 1e308}},
+            "beta_slow is 1e",  # the logarithm of 0 in the first forward pass
+        ),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
         ({"attention_bias": 1}, "attention_bias is 1"),
         ({"layer_types": ["full_attention"]}, "one entry per layer"),

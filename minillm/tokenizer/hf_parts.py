@@ -3,6 +3,7 @@
 Each is a JSON object with a `type`, or a Sequence of such objects. What is not known is refused.
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import regex
 from minillm.tokenizer.pretokenize import GPT2_SPLIT, Step, prefix_space, split
 
 BEHAVIORS = ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext")
+MAX_COPIES = 10_000
 NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 _NEEDED: Any = object()
@@ -95,8 +97,14 @@ def _split_step(spec: Mapping[str, Any], where: str) -> Step:
     else:
         pattern = field(source, where, "Regex", str)
         # Oniguruma, the engine of `tokenizers`, reads these differently from `regex`.
-        if other := regex.search(r"\\[wWbBhHRXGkK]|\{[\d,]+\}\+|\|\||--|~~", pattern):
+        unlike = r"\\[wWbBhHRXGkK]|\{[\d,]+\}\+|\|\||--|~~|\(\?(?:R|&|P>|[+-]?\d)"
+        if other := regex.search(unlike, pattern):
             raise ValueError(f"{where} is {show(pattern)}; {other[0]!r} in it is not supported")
+        # `regex` makes so many copies of what is repeated.
+        counts = regex.findall(r"(?<=\{)\d+", pattern)
+        if math.prod(max(int(count[:9]), 1) for count in counts) > MAX_COPIES:
+            needed = f"at most {MAX_COPIES:,} repeats are allowed"
+            raise ValueError(f"{where} is {show(pattern)}; {needed}")
     try:
         # As in Oniguruma: sets may be nested, and ^ and $ are the ends of every line.
         compiled = regex.compile(pattern, regex.VERSION1 | regex.MULTILINE)

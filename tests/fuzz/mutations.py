@@ -45,6 +45,10 @@ HOSTILE: list[Any] = [
     ["a", "b"],
     {},
     {"a": 1},
+    10**400,
+    "x" * 100_000,
+    list(range(5_000)),
+    json.loads("[" * 400 + "1" + "]" * 400),
     {"rope_type": "yarn", "factor": 2},
 ]
 CONFIG_KEYS = [
@@ -127,7 +131,8 @@ TEMPLATES: list[Any] = [
     [{"name": ["default"], "template": "x"}],
     {"default": "x"},
 ]
-PATTERNS = ["(", "[[:alpha:]", "a{99999999999}", "(?P<x>a)(?P<x>b)", "\\p{Nope}", "", "(?R)", "x*"]
+PATTERNS = ["(", "[[:alpha:]", "(?P<x>a)(?P<x>b)", "\\p{Nope}", "", "(?R)", "(?1)(a)", "x*"]
+PATTERNS += ["a{99999999999}", "a{99999999}", "((a{99}){99}){99}", "(?:a?){0,99999}", "$^", "(?=a)"]
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 538090408\n"
 
 
@@ -403,7 +408,7 @@ def weight_map(folder: Path, rng: random.Random) -> str:
     path = folder / "model.safetensors.index.json"
     index = _json(path)
     found = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(found, dict) or not found:
+    if not isinstance(found, dict) or len(found) < 2:
         one = "model.safetensors"
         index = {
             "weight_map": {"model.norm.weight": rng.choice([one, "no.safetensors", f"../{one}"])}

@@ -158,6 +158,8 @@ BOS = [added(256, "<s>", special=True)]
         ({"pre_tokenizer": sequence(split(r"\w+|\S"))}, r"'\\w' in it is not supported"),
         ({"pre_tokenizer": sequence(split(r"\p{N}{1,3}+"))}, "'{1,3}+' in it is not supported"),
         ({"pre_tokenizer": sequence(split("[a--b]"))}, "'--' in it is not supported"),
+        ({"pre_tokenizer": sequence(split("(?R)"))}, "'(?R' in it is not supported"),
+        ({"pre_tokenizer": sequence(split("(a{999}){99}"))}, "at most 10,000 repeats are allowed"),
         ({"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": 1}}, "add_prefix_space is 1; bool"),
         ({"pre_tokenizer": ["ByteLevel"]}, "pre_tokenizer is ['ByteLevel']; an object is needed"),
         ({"normalizer": {"type": "Lowercase"}}, "normalizer is 'Lowercase', not supported; all"),
