@@ -16,8 +16,9 @@ QkNorm = Literal["none", "head"]
 
 # A config.json is input from outside. These bounds are far above any real model, and low enough
 # that building the (empty) modules takes well under a second.
-MAX_LAYERS = 1_024
+MAX_LAYERS = 256
 MAX_SIZE = 2**31 - 1
+MAX_PARAMETERS = 10**13
 
 
 def _check_size(name: str, value: object, most: int = MAX_SIZE) -> None:
@@ -158,6 +159,12 @@ class ModelConfig:
             )
         if self.qk_norm not in get_args(QkNorm):
             raise ValueError(f"qk_norm is {self.qk_norm!r}; known are none, head")
+        if self.num_parameters() > MAX_PARAMETERS:
+            raise ValueError(
+                f"the sizes make {self.num_parameters():,} parameters, vocab_size "
+                f"{self.vocab_size} and hidden_size {self.hidden_size} among them; at most "
+                f"{MAX_PARAMETERS:,} are possible"
+            )
 
     def num_parameters(self) -> int:
         """Number of weights; a tied output head counts once."""

@@ -184,7 +184,7 @@ class LLM:
             model = load_transformer(config, open_weights(folder), device=where, dtype=kind)
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
-            raise ValueError(f"{folder}: {str(error):.1000}") from error
+            raise ValueError(f"{folder}: {error!s:.1000}") from error
         return cls(
             model,
             tokenizer,

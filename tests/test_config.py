@@ -99,6 +99,8 @@ def test_qwen_window_counts_only_with_its_flag():
         ({"vocab_size": "49152"}, "vocab_size is '49152'"),
         ({"vocab_size": 10**12}, "vocab_size is 1000000000000"),
         ({"hidden_size": -1}, "hidden_size is -1"),
+        ({"hidden_size": 2**31 - 1, "head_dim": 64}, "hidden_size 2147483647 among them"),
+        ({"num_hidden_layers": 257}, "num_hidden_layers is 257"),
         ({"hidden_size": 0}, "hidden_size is 0"),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),

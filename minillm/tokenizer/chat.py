@@ -99,7 +99,7 @@ def _compile(source: str) -> Any:
         return Sandbox().compile_template(source)
     except TemplateSyntaxError as error:
         raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
-    except (RecursionError, TypeError, ValueError) as error:
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"the chat template is {show(source)}, not valid: {error}") from error
 
 

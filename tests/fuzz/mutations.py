@@ -267,7 +267,7 @@ def config_value(folder: Path, rng: random.Random) -> str:
             continue
         old = config.get(key)
         near = (
-            [old + 1, old - 1, old * 2, -old, float(old), str(old), [old]]
+            [old + 1, old - 1, old * 2, -old, float(min(old, 10**9)), [old]]
             if isinstance(old, int | float) and not isinstance(old, bool)
             else []
         )

@@ -291,3 +291,24 @@ def test_messages_full_of_private_characters(ours):
     every = "".join(map(chr, range(0xF0000, 0x10FFFE)))
     with pytest.raises(ValueError, match="shorter"):
         chat.encode(ours, [user(every)])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 2 * 10 ** 9 }}",
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ [1, 2] * 10000000 }}",
+        "{% for a in [1] %}" * 30 + "{% endfor %}" * 30,
+        "{% if 1 %}" * 150 + "{% endif %}" * 150,
+        "{% break %}",
+    ],
+)
+def test_templates_that_python_or_memory_would_stumble_over(source):
+    with pytest.raises(ValueError, match="chat template"):
+        ChatTemplate(source).render([{"role": "user", "content": "a"}])
+
+
+def test_small_products_are_computed():
+    template = ChatTemplate("{{ '-' * 3 }}{{ 2 ** 10 }}{{ 2.5 * 4 }}{{ [1] * 2 }}")
+    assert template.render([{"role": "user", "content": "a"}]) == "---102410.0[1, 1]"
