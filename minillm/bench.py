@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class Measurement:
 def minillm_engine(llm: LLM) -> Engine:
     """The two loops of `minillm.generate`, greedy, over a cache of just the right size."""
 
+    @torch.inference_mode()  # as LLM.generate runs them
     def run(prompts: list[list[int]], new_tokens: int) -> Iterator[None]:
         params = SamplingParams(max_new_tokens=new_tokens)
         requests = [Request(prompt, params) for prompt in prompts]
@@ -83,19 +85,23 @@ def transformers_engine(
     """
     try:
         from transformers import AutoModelForCausalLM, DynamicCache
+        from transformers.utils import logging
     except ImportError as error:
         raise ValueError(
             f"a comparison needs transformers (`pip install transformers`): {error}"
         ) from error
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     model = model.to(device).eval()
+    # Renamed in the course of version 5.
+    cache_name = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
     @torch.inference_mode()
     def run(prompts: list[list[int]], new_tokens: int) -> Iterator[None]:
         cache = DynamicCache(config=model.config)
         ids = torch.tensor(prompts, device=device)
         for _ in range(new_tokens):
-            out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            out = model(input_ids=ids, use_cache=True, logits_to_keep=1, **{cache_name: cache})
             ids = out.logits[:, -1:].argmax(-1)  # (B, 1)
             ids.tolist()  # a GPU has finished when its answer is here
             yield

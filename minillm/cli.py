@@ -8,9 +8,10 @@ import argparse
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from minillm import __version__
 
@@ -39,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         command: Callable[[argparse.Namespace], None] = arguments.command
-        command(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            command(arguments)
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:
@@ -50,28 +53,45 @@ def main(argv: Sequence[str] | None = None) -> int:
         # complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError) as error:
+    except Exception as error:
         if arguments.debug:
             raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"minillm: error: {reason}", file=sys.stderr)
+        reason = " ".join(str(error).split())
+        if not isinstance(error, ValueError | OSError | RuntimeError) or not reason:
+            # Not a fault of the input that anyone foresaw: the message alone may say nothing.
+            reason = f"{type(error).__name__}: {reason} (--debug shows where)"
+        print(f"minillm: error: {reason:.1000}", file=sys.stderr)
         return 1
 
 
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"minillm: warning: {message}", file=sys.stderr)
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser that reports a wrong use in one line, as every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"minillm: error: {message} (`{self.prog} --help` explains)\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="minillm",
         description="Run a language model: from a prompt to streamed text.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"minillm {__version__}")
+    debug: dict[str, Any] = {"action": "store_true", "help": "show the traceback of an error"}
+    parser.add_argument("--debug", **debug)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], None], text: str) -> Any:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(command=run)
-        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        # Suppressed, or its default would undo a --debug before the command's name.
+        command.add_argument("--debug", default=argparse.SUPPRESS, **debug)
         return command
 
     generate = add("generate", _generate, "stream the answer to one prompt")
@@ -209,8 +229,7 @@ def _chat(arguments: argparse.Namespace) -> None:
     print("/reset forgets the conversation, /exit or Ctrl-D ends it.", file=sys.stderr)
     while True:
         try:
-            # Without a terminal there is nobody to prompt, and stdout is for the answers alone.
-            text = input("> " if sys.stdin.isatty() else "").strip()
+            text = _ask()
         except EOFError:
             return
         if text == "/exit":
@@ -233,6 +252,22 @@ def _chat(arguments: argparse.Namespace) -> None:
         except KeyboardInterrupt:  # ends the answer, not the program
             print(" [interrupted]", file=sys.stderr)
         history.append({"role": "assistant", "content": stream.output.text})
+
+
+def _ask() -> str:
+    """One line from the user. EOFError at the end of the input."""
+    if not sys.stdin.isatty():  # there is nobody to prompt, and stdout is for the answers alone
+        return input().strip()
+    with suppress(ImportError):
+        import readline  # noqa: F401  # gives `input` its arrow keys and its history
+    while True:
+        try:
+            if sys.stdout.isatty():
+                return input("> ").strip()
+            print("> ", end="", file=sys.stderr, flush=True)
+            return input().strip()
+        except KeyboardInterrupt:
+            print("\n(/exit or Ctrl-D ends the conversation)", file=sys.stderr)
 
 
 def fit_history(
@@ -265,7 +300,7 @@ def _tokenize(arguments: argparse.Namespace) -> None:
 
     tokenizer = Tokenizer.from_file(resolve(arguments.model) / "tokenizer.json")
     special = "all" if arguments.special else "none"
-    ids = tokenizer.encode(_text(arguments.text), add_special_tokens=False, allowed_special=special)
+    ids = tokenizer.encode(_text(arguments.text), allowed_special=special)
     pieces = tokenizer.pieces(ids)
     if arguments.json:
         print(json.dumps({"ids": ids, "pieces": pieces}, ensure_ascii=False))

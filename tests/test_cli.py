@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -19,6 +20,8 @@ def run(*arguments, text=None, cut=None):
     if cut is None:
         return subprocess.run(command, capture_output=True, text=True, input=text)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.read(cut)
         process.stdout.close()
         errors = process.stderr.read().decode()
@@ -82,8 +85,24 @@ def test_errors_are_one_line(capsys, arguments, message):
 
 
 def test_debug_shows_the_traceback():
-    with pytest.raises(ValueError, match="top_p"):
-        main(["generate", "x", "--top-p", "3", "--debug"])
+    for arguments in (["--debug", "generate", "x"], ["generate", "x", "--debug"]):
+        with pytest.raises(ValueError, match="top_p"):
+            main([*arguments, "--top-p", "3"])
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_too(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise KeyError("a\nb")
+
+    monkeypatch.setattr("minillm.llm.LLM.from_pretrained", broken)
+    assert main(["generate", "x"]) == 1
+    assert capsys.readouterr().err == "minillm: error: KeyError: 'a\\nb' (--debug shows where)\n"
+
+
+def test_a_warning_is_one_line(capsys):
+    assert main(["tokenize", "a\x04b"]) == 0
+    warning = "minillm: warning: the vocabulary has no token for these bytes of the text: 0x04"
+    assert capsys.readouterr().err.startswith(warning)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +112,9 @@ def test_wrong_use_is_exit_code_2(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: minillm" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("minillm: error: ")
+    assert "--help" in line
 
 
 def test_a_closed_pipe_ends_it_quietly():
@@ -109,6 +130,26 @@ def test_interrupt_is_exit_code_130(monkeypatch, capsys):
 
     monkeypatch.setattr("minillm.llm.LLM.from_pretrained", interrupted)
     assert main(["generate", "x"]) == 130
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_interrupt_ends_the_answer_and_not_the_chat():
+    """Ctrl-C while an answer streams; /exit is still read."""
+    command = [sys.executable, "-m", "minillm.cli", "chat", "--ignore-eos"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"Write a long story.\n")
+        process.stdin.flush()
+        begun = process.stdout.read(10)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(b"/exit\n")
+    assert process.returncode == 0, err
+    assert begun
+    assert b"[interrupted]" in err
+    assert b"Traceback" not in err
 
 
 def test_terminal_that_is_not_utf8():
