@@ -203,6 +203,8 @@ def install(python: Path) -> None:
     run(*pip, "--no-build-isolation", "-e", ".[course,test]")
     kernel = ("--name", "minillm", "--display-name", "Python (minillm)")
     run(python, "-m", "ipykernel", "install", "--sys-prefix", *kernel)
+    # Builds the font cache, whose notice would otherwise stand in the first notebook that draws.
+    run(python, "-c", "import matplotlib.pyplot")
 
 
 # The model ------------------------------------------------------------------------------------
