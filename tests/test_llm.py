@@ -238,15 +238,16 @@ def test_ids_without_a_token_are_never_picked():
     from minillm.model import Transformer
     from minillm.tokenizer import Tokenizer
 
-    sizes = dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_hidden_layers"), 1)
     config = ModelConfig(
         vocab_size=400,
         hidden_size=8,
         intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
         head_dim=8,
         max_position_embeddings=64,
         layers=(LayerConfig(),),
-        **sizes,
     )
     torch.manual_seed(0)
     padded = LLM(Transformer(config).requires_grad_(False), Tokenizer.train([], vocab_size=256))
