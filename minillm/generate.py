@@ -51,6 +51,7 @@ class Request:
         return token
 
 
+@torch.inference_mode()
 def prefill(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
@@ -98,4 +99,5 @@ def decode(
             cache.select(going)
             running = [running[row] for row in going]
         ids = torch.tensor([[tokens[row]] for row in going], device=logits.device)  # (B, 1)
-        logits = model.logits(model(ids, cache)[:, -1])
+        with torch.inference_mode():  # nothing is recorded for gradients
+            logits = model.logits(model(ids, cache)[:, -1])

@@ -156,7 +156,14 @@ def mutate(folder: Path, rng: random.Random) -> str:
     ]
     times = 2 if rng.random() < 0.15 else 1
     chosen = rng.choices([kind for kind, _ in kinds], [share for _, share in kinds], k=times)
-    return "; then ".join(f"{kind.__name__}: {kind(folder, rng)}" for kind in chosen)
+    done = []
+    for kind in chosen:
+        try:
+            done.append(f"{kind.__name__}: {kind(folder, rng)}")
+        except (ArithmeticError, LookupError, TypeError, ValueError, struct.error):
+            if not done:  # only what is damaged already may lack what a kind of damage needs
+                raise
+    return "; then ".join(done)
 
 
 def header_bits(folder: Path, rng: random.Random) -> str:
