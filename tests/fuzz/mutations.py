@@ -106,6 +106,9 @@ TEMPLATES: list[Any] = [
     "{% set x = range(99999) | list %}{% for i in x %}{% for j in x if j < 0 %}{% endfor %}"
     "{% endfor %}",
     "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
+    "{{ 'x' * 10 ** 10 }}",
+    "{{ 10 ** 10 ** 10 }}",
+    "{% set x = 'x' * 99999 %}{{ x * 99999 }}",
     "{{ 1 / 0 }}",
     "{{ undefined.attribute }}",
     "{{ messages[7].content }}",
