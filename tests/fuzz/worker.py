@@ -108,7 +108,9 @@ def limit_memory(more: int) -> None:
     import resource
 
     used = int(status.read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY or used + more < most:
+        resource.setrlimit(resource.RLIMIT_AS, (used + more, most))
 
 
 def main() -> None:
