@@ -63,7 +63,6 @@ class Measurement:
 def minillm_engine(llm: LLM) -> Engine:
     """The two loops of `minillm.generate`, greedy, over a cache of just the right size."""
 
-    @torch.inference_mode()  # as LLM.generate runs them
     def run(prompts: list[list[int]], new_tokens: int) -> Iterator[None]:
         params = SamplingParams(max_new_tokens=new_tokens)
         requests = [Request(prompt, params) for prompt in prompts]

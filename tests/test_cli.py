@@ -215,11 +215,7 @@ def test_history_is_cut_to_the_context(llm, monkeypatch):
     ]
     question = {"role": "user", "content": "And now?"}
     kept = fit_history(llm, system, [*turns, question], 512)
-    assert kept == [*system, *turns[2:4], *turns[4:6], question] or kept == [
-        *system,
-        *turns[4:6],
-        question,
-    ]
+    assert kept == [*system, *turns[4:], question]  # four turns of 2,000 tokens are too many
     assert len(llm.chat_ids(kept)) + 512 <= 8_192
     assert fit_history(llm, system, [question], 512) == [*system, question]
     with pytest.raises(ValueError, match="the context of 8192"):
