@@ -132,12 +132,25 @@ def test_interrupt_is_exit_code_130(monkeypatch, capsys):
     assert main(["generate", "x"]) == 130
 
 
+@pytest.fixture
+def _listens_to_ctrl_c():
+    """SIGINT as in a terminal. A script that runs the suite in the background has it ignored, and
+    a child process inherits that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@pytest.mark.usefixtures("_listens_to_ctrl_c")
 def test_interrupt_ends_the_answer_and_not_the_chat():
     """Ctrl-C while an answer streams; /exit is still read."""
     command = [sys.executable, "-m", "minillm.cli", "chat", "--ignore-eos"]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
