@@ -88,15 +88,19 @@ class LayerConfig:
     """What may differ from layer to layer.
 
     sliding_window: a token sees itself and sliding_window - 1 tokens before it; None sees all.
+    sinks: so many first tokens of the text stay visible outside the window.
     rope: None for a layer without position information.
     """
 
     sliding_window: int | None = None
     rope: RopeConfig | None = RopeConfig()
+    sinks: int = 0
 
     def __post_init__(self) -> None:
         if self.sliding_window is not None:
             _check_size("sliding_window", self.sliding_window)
+        if self.sinks != 0:
+            _check_size("sinks", self.sinks)
 
 
 @dataclass(frozen=True, slots=True)

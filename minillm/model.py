@@ -25,7 +25,7 @@ class Step:
     def __init__(self, positions: Tensor, head_dim: int, device: torch.device) -> None:
         self.positions, self.head_dim, self.device = positions, head_dim, device
         self._tables: dict[RopeConfig, tuple[Tensor, Tensor]] = {}
-        self._masks: dict[tuple[int, int | None], tuple[Tensor, Tensor | None]] = {}
+        self._masks: dict[tuple[int, int | None, int], tuple[Tensor, Tensor | None]] = {}
 
     def rope_tables(self, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """cos and sin, (B, 1, T, D/2) each, for the step's positions."""
@@ -34,11 +34,11 @@ class Step:
             self._tables[rope] = cos.to(self.device), sin.to(self.device)
         return self._tables[rope]
 
-    def mask(self, k_positions: Tensor, window: int | None) -> Tensor | None:
+    def mask(self, k_positions: Tensor, layer: LayerConfig) -> Tensor | None:
         """The mask (B, 1, T, S) over keys at these positions; None where it is plainly causal."""
-        key = (id(k_positions), window)
+        key = (id(k_positions), layer.sliding_window, layer.sinks)
         if key not in self._masks:
-            seen = attention_mask(self.positions, k_positions, window)
+            seen = attention_mask(self.positions, k_positions, layer.sliding_window, layer.sinks)
             T, S = seen.shape[2:]
             # Only for these two shapes is None faster than a mask.
             plain = T in (1, S) and bool((seen == causal_mask(T, S)).all())

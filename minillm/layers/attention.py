@@ -17,20 +17,23 @@ if TYPE_CHECKING:
 __all__ = ["Attention", "attention", "attention_mask", "causal_mask"]
 
 
-def attention_mask(q_positions: Tensor, k_positions: Tensor, window: int | None = None) -> Tensor:
+def attention_mask(
+    q_positions: Tensor, k_positions: Tensor, window: int | None = None, sinks: int = 0
+) -> Tensor:
     """Which keys each query may see: 0 <= k_pos <= q_pos, and q_pos - k_pos < window.
 
     This one rule covers causality, padding (k_pos = -1), chunks, sliding windows and rings,
     because it compares positions and not places in memory. A window of W sees the token itself
-    and the W - 1 before it. A padding query (q_pos = -1) sees everything: its result is thrown
-    away, and seeing nothing would make its softmax NaN.
+    and the W - 1 before it; the first `sinks` tokens stay visible outside it. A padding query
+    (q_pos = -1) sees everything: its result is thrown away, and seeing nothing would make its
+    softmax NaN.
 
     q_positions: (B, T). k_positions: (B, S). Returns (B, 1, T, S), bool, True where seen.
     """
     q, k = q_positions[:, None, :, None], k_positions[:, None, None, :]
     seen = (k >= 0) & (k <= q)
     if window is not None:
-        seen &= q - k < window
+        seen &= (q - k < window) | (k < sinks)
     return seen | (q < 0)
 
 
@@ -112,7 +115,7 @@ class Attention(nn.Module):
             cos, sin = step.rope_tables(self.layer.rope)
             q, k = ops.rope(q, cos, sin), ops.rope(k, cos, sin)
         k, v, k_positions = cache.update(self.index, k, v)
-        mask = step.mask(k_positions, self.layer.sliding_window)
+        mask = step.mask(k_positions, self.layer)
         out = ops.attention(q, k, v, mask)  # (B, H, T, D)
         merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
         return merged
