@@ -3,7 +3,7 @@
 In a notebook:
 
 ```python
-from minillm.course import check, compare_guess, guess, quiz, same_as_cell
+from minillm.course import check, compare_guess, guess, quiz, same_as_cell, use
 from minillm.course import plots, widgets
 ```
 
@@ -14,5 +14,6 @@ from minillm.course.checks import check
 from minillm.course.guesses import compare_guess, guess
 from minillm.course.quizzes import quiz
 from minillm.course.same import same_as_cell
+from minillm.course.use import use
 
-__all__ = ["check", "compare_guess", "guess", "quiz", "same_as_cell"]
+__all__ = ["check", "compare_guess", "guess", "quiz", "same_as_cell", "use"]

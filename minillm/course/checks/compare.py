@@ -10,6 +10,7 @@ from numbers import Number
 from typing import Any
 
 WIDTH = 160
+NUMBERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class Difference:
 
 
 def brief(value: object) -> str:
-    """The value's text on one line, shortened in the middle."""
+    """The value's text on one line, shortened in the middle; of a large array the shape."""
+    if _is_array(value) and math.prod(value.shape) > NUMBERS:
+        return f"{type(value).__name__} of shape {tuple(value.shape)}"
     text = " ".join(repr(value).split())
     half = WIDTH // 2 - 2
     return text if len(text) <= WIDTH else f"{text[:half]} … {text[-half:]}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minillm.course.tool import notebook as nb
+from minillm.course.tool.launch import launch_line
 from minillm.course.tool.package import built_in, teaching_symbols
 from minillm.course.tool.project import Project
 from minillm.course.tool.shape import HEADINGS, checked, exercise_names, python, shape
@@ -193,7 +194,10 @@ def exercises(context: Context) -> Iterator[Problem]:
 
 
 def prose(context: Context) -> Iterator[Problem]:
-    """One title, headings in order, alternative texts, links to known hosts."""
+    """One title, launch links, headings in order, alternative texts, links to known hosts."""
+    line = launch_line(context.project, context.path)
+    if line and line not in str(context.notebook["cells"][0]["source"]).split("\n\n"):
+        yield 0, "its launch links are missing or old: run `python -m minillm.course sync`"
     level, titles = 0, []
     for index, cell in enumerate(context.notebook["cells"]):
         text = str(cell["source"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minillm.course.tool import notebook as nb
+from minillm.course.tool.launch import START
 from minillm.course.tool.source import code_lines
 
 # Lines of code are those of all code cells: definition cells and folded solutions count as well,
@@ -65,8 +66,9 @@ def shape(notebook: nb.Notebook) -> Shape:
 
 
 def words(markdown: str) -> int:
-    """The words a reader reads: no code blocks, no HTML tags, no link targets."""
-    text = re.sub(r"```.*?(```|\Z)", " ", markdown, flags=re.DOTALL)
+    """The words a reader reads: no code blocks, no HTML tags, no link targets, no launch links."""
+    text = re.sub(rf"^{re.escape(START)}.*$", " ", markdown, flags=re.MULTILINE)
+    text = re.sub(r"```.*?(```|\Z)", " ", text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)|<[^>]+>|https?://\S+", " ", text)
     return sum(any(character.isalnum() for character in word) for word in text.split())
 

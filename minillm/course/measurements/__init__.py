@@ -1,0 +1,1 @@
+"""What the notebooks measure ahead of time: one module per notebook, see `course.precomputed`."""
