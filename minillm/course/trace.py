@@ -11,10 +11,10 @@ norm.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from minillm.course.probes import forward
 from minillm.layers.attention import causal_mask
 from minillm.llm import LLM
+from minillm.model import Block
 
 
 @contextmanager
@@ -118,14 +119,14 @@ def without(
         return out
 
     with ExitStack() as stack:
-        for index, block in enumerate(llm.model.layers):
-            if chosen := [head for layer, head in heads if layer == index]:
-                projection = block.self_attn.o_proj
-                stack.callback(projection.register_forward_pre_hook(zero_heads(chosen)).remove)
+        for index, layer in enumerate(cast(Iterable[Block], llm.model.layers)):
+            if chosen := [head for at_layer, head in heads if at_layer == index]:
+                hook = layer.self_attn.o_proj.register_forward_pre_hook(zero_heads(chosen))
+                stack.callback(hook.remove)
             if index in attention:
-                stack.callback(block.self_attn.register_forward_hook(zero_all).remove)
+                stack.callback(layer.self_attn.register_forward_hook(zero_all).remove)
             if index in mlp:
-                stack.callback(block.mlp.register_forward_hook(zero_all).remove)
+                stack.callback(layer.mlp.register_forward_hook(zero_all).remove)
         yield llm
 
 

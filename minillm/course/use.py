@@ -137,7 +137,7 @@ def _same_type_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 CHECKS = {
     "attention": Exercise(
-        lambda q, k, v, mask: attention(q, k, v, mask),
+        attention,
         cases=_attention_cases(),
         wrong=[
             (

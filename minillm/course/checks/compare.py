@@ -22,7 +22,7 @@ class Difference:
     found: str
 
 
-def brief(value: object) -> str:
+def brief(value: Any) -> str:
     """The value's text on one line, shortened in the middle; of a large array the shape."""
     if _is_array(value) and math.prod(value.shape) > NUMBERS:
         return f"{type(value).__name__} of shape {tuple(value.shape)}"
