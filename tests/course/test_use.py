@@ -12,7 +12,7 @@ from minillm.course.use import CHECKS
 from minillm.ops import Ops
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
-CALLS = []
+CALLS: list[torch.Size] = []
 
 
 def my_attention(q, k, v, mask):
