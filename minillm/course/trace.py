@@ -1,8 +1,9 @@
 """Instruments: look inside a forward pass of a real model, and change one thing at a time.
 
 Looking: `hidden_states`, `attention_weights`. Changing, each as a `with` block that leaves the
-model as it was: `replaced` (an op), `without` (heads, attention or MLP layers), `cut_edge` (one
-query may not see one key in one layer), `patched` (one hidden state from another run).
+model as it was: `replaced` (an op), `with_rope` (another RoPE configuration), `without` (heads,
+attention or MLP layers), `cut_edge` (one query may not see one key in one layer), `patched` (one
+hidden state from another run).
 
 Layers and heads count from 0. The hidden state h[l] is the input of block l; h[L] goes to the last
 norm.
@@ -19,6 +20,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from minillm.config import RopeConfig
 from minillm.course.probes import forward
 from minillm.layers.attention import causal_mask
 from minillm.llm import LLM
@@ -48,6 +50,23 @@ def replaced(llm: LLM, *, layers: Collection[int] | None = None, **ops: Any) -> 
             yield llm
         finally:
             llm.model.ops = before
+
+
+@contextmanager
+def with_rope(llm: LLM, rope: RopeConfig | None) -> Iterator[LLM]:
+    """The model whose layers all turn queries and keys as `rope` says; None turns nothing.
+
+    The weights stay those that were trained with the model's own `llm.config.layers[0].rope`.
+    """
+    modules = [cast(Block, block).self_attn for block in llm.model.layers]
+    before = [module.layer for module in modules]
+    for module in modules:
+        module.layer = replace(module.layer, rope=rope)
+    try:
+        yield llm
+    finally:
+        for module, layer in zip(modules, before, strict=True):
+            module.layer = layer
 
 
 def hidden_states(llm: LLM, ids: Sequence[int]) -> Tensor:
