@@ -10,10 +10,23 @@ from minillm.course import plots, widgets
 In a terminal: `python -m minillm.course sync | check | build | run | clean`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from minillm.course.checks import check
 from minillm.course.guesses import compare_guess, guess
 from minillm.course.quizzes import quiz
 from minillm.course.same import same_as_cell
-from minillm.course.use import use
+
+if TYPE_CHECKING:
+    from minillm.course.live import use
 
 __all__ = ["check", "compare_guess", "guess", "quiz", "same_as_cell", "use"]
+
+
+def __getattr__(name: str) -> Any:
+    """`use` brings PyTorch with it, which the notebook tool can do without."""
+    if name == "use":
+        from minillm.course.live import use
+
+        return use
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -55,8 +55,11 @@ def _notebook(path: Path) -> Path:
 
 def _run_command(arguments: argparse.Namespace, project: Project, notebooks: list[Path]) -> int:
     if arguments.command == "sync":
+        from minillm.course.tool.launch import path_page
         from minillm.course.tool.sync import sync
 
+        if wrong := path_page(project, write=True):
+            print(f"{wrong}: updated")
         for path in notebooks:
             for line in sync(project, path):
                 print(line)

@@ -59,6 +59,8 @@ def test_a_synced_notebook_has_no_problems(problems):
             "# P\n\nhttps://example.com/a",
             "cell 1: a link to example.com, which is not",
         ),
+        (1, "# Pairs", "# P\n\n[a](b.ipynb)", "cell 1: a link to b.ipynb, and there is no such fi"),
+        (1, "# Pairs", "# P\n\n[a](#Sum)", "cell 1: a link to #Sum, and there is no such heading"),
         (15, "top(", "check('01.nothing', top)\ntop(", "cell 15: no exercise '01.nothing' in mini"),
         (15, "top(", "%time top(", "cell 15: magic '%time top(\"abab\")' is not allowed"),
     ],

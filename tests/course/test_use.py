@@ -8,7 +8,7 @@ import torch
 
 from minillm import SamplingParams
 from minillm.course import use
-from minillm.course.use import CHECKS
+from minillm.course.live import CHECKS
 from minillm.ops import Ops
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

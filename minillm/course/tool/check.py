@@ -7,6 +7,7 @@ from pathlib import Path
 
 from minillm.course.tool import cells, package, rules
 from minillm.course.tool import notebook as nb
+from minillm.course.tool.launch import path_page
 from minillm.course.tool.project import Project
 from minillm.course.tool.shape import shape
 
@@ -18,6 +19,7 @@ RULES = (
     cells.definitions,
     rules.exercises,
     rules.prose,
+    rules.links,
     rules.length,
 )
 
@@ -39,6 +41,8 @@ def check(project: Project, notebooks: list[Path]) -> Report:
         limit = f"{package.CORE_LIMIT:,}"
         report.problems.append(f"minillm: the core has {code:,} lines of code; {limit} allowed")
     report.problems += [*package.arrows(project), *package.teaching(project)]
+    if wrong := path_page(project):
+        report.problems.append(f"{wrong}: run `python -m minillm.course sync`")
     for path in notebooks:
         name = project.name(path)
         try:

@@ -20,7 +20,7 @@ LEVELS = (
     ("kv_cache",),
     ("model",),
     ("weights", "generate"),
-    ("llm",),
+    ("llm", "gqa"),
     ("bench", "eval"),
     ("cli", "course"),
     ("__main__",),

@@ -220,6 +220,28 @@ def prose(context: Context) -> Iterator[Problem]:
             yield None, f"has no heading {wanted!r}"
 
 
+def links(context: Context) -> Iterator[Problem]:
+    """Links to files of the repository lead somewhere, and those to a heading to one that is there.
+
+    JupyterLab's anchor of a heading is its text with hyphens for spaces.
+    """
+    for index, cell in enumerate(context.notebook["cells"]):
+        if cell["cell_type"] != "markdown":
+            continue
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", str(cell["source"])):
+            name, _, anchor = target.partition("#")
+            file = context.path.parent / name if name else context.path
+            if not file.is_file():
+                yield index, f"a link to {target}, and there is no such file"
+            elif anchor and file.suffix == ".ipynb" and anchor not in _anchors(nb.read(file)):
+                yield index, f"a link to {target}, and there is no such heading"
+
+
+def _anchors(notebook: nb.Notebook) -> set[str]:
+    texts = [str(c["source"]) for c in notebook["cells"] if c["cell_type"] == "markdown"]
+    return {title.replace(" ", "-") for text in texts for _, title in _headings(text)}
+
+
 def _headings(markdown: str) -> list[tuple[int, str]]:
     text = re.sub(r"```.*?(```|\Z)", "", markdown, flags=re.DOTALL)
     return [
