@@ -67,7 +67,7 @@ def minillm_engine(llm: LLM) -> Engine:
         params = SamplingParams(max_new_tokens=new_tokens)
         requests = [Request(prompt, params) for prompt in prompts]
         cache = llm.new_cache(len(prompts), len(prompts[0]) + new_tokens - 1)
-        logits = prefill(llm.model, prompts, cache)
+        logits = prefill(llm.model, prompts, cache, llm.chunk_size(len(prompts)))
         for count, _ in enumerate(decode(llm.model, cache, logits, requests), start=1):
             if count % len(prompts) == 0:
                 yield

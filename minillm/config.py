@@ -7,7 +7,7 @@ never a family's name, so that one `Transformer` serves every family. A family i
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -188,6 +188,31 @@ class ModelConfig:
         values = 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
         return values * bytes_per_value
 
+    @property
+    def context(self) -> int | None:
+        """The longest text in tokens; None where windows bound all distances, not the length."""
+        trained = self.max_position_embeddings
+        reach = [(layer.sliding_window or trained + 1) + layer.sinks for layer in self.layers]
+        return trained if max(reach) > trained else None
+
+    def with_window(
+        self, window: int, *, sinks: int = 0, global_every: int | None = None
+    ) -> "ModelConfig":
+        """The same model with a window of so many tokens in every layer, and its first tokens kept.
+
+        global_every: each global_every-th layer stays as it is (6: layers 5, 11, …, as in Gemma 3).
+        Raises ValueError for a window or global_every below 1, or negative sinks.
+        """
+        _check_size("window", window)
+        if global_every is not None:
+            _check_size("global_every", global_every)
+        every = global_every or self.num_hidden_layers + 1
+        layers = [
+            layer if i % every == every - 1 else replace(layer, sliding_window=window, sinks=sinks)
+            for i, layer in enumerate(self.layers)
+        ]
+        return replace(self, layers=tuple(layers))
+
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
         """Read the contents of a config.json, in the spelling of transformers 4 or 5.
@@ -292,23 +317,11 @@ def _rope(config: Mapping[str, Any], layer_type: str) -> RopeConfig:
     original = values.get("original_max_position_embeddings")
     if original is None and rope_type in ("dynamic", "yarn"):
         original = config.get("max_position_embeddings")
-    named = {
-        name: values[name]
-        for name in (
-            "rope_theta",
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "beta_fast",
-            "beta_slow",
-            "attention_factor",
-            "truncate",
-        )
-        if values.get(name) is not None
-    }
+    named = {f.name: values[f.name] for f in fields(RopeConfig) if values.get(f.name) is not None}
     if rope_type != "default" and "factor" not in named:
         raise ValueError(f"rope_type {rope_type!r} needs a factor")
-    return RopeConfig(rope_type=rope_type, original_max_position_embeddings=original, **named)
+    named |= {"rope_type": rope_type, "original_max_position_embeddings": original}
+    return RopeConfig(**named)
 
 
 def _layer(config: Mapping[str, Any], family: Family, index: int) -> LayerConfig:

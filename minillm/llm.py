@@ -13,7 +13,8 @@ from torch import Tensor
 
 from minillm.config import ModelConfig, read_json
 from minillm.generate import Request, decode, prefill
-from minillm.kv_cache.dense import DenseKVCache
+from minillm.kv_cache import new_cache
+from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 from minillm.sampling import SamplingParams
 from minillm.tokenizer import ChatTemplate, StopStrings, Tokenizer
@@ -29,6 +30,7 @@ DTYPES = {
 # A batch's prompts run at most so many positions at a time, so that activations stay small
 # whatever the batch and the context: 8,192 rows of SmolLM2's F = 1,536 are 50 MB in float32.
 PREFILL_POSITIONS = 8_192
+WINDOW_POSITIONS = 1_024
 
 Prompt = str | Sequence[int] | Tensor
 Batch = list[str] | list[list[int]] | list[Prompt]
@@ -158,21 +160,30 @@ class LLM:
         *,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
+        window: int | None = None,
+        sinks: int = 0,
+        global_every: int | None = None,
     ) -> "LLM":
         """Open a model: a known name ("smollm2"), a folder, or a hub id that was pulled before.
 
         device: "auto" takes CUDA, else Apple's MPS, else the CPU.
         dtype: "float32", "bfloat16", "float16"; "auto" is float32 on a CPU, where 16-bit matrix
         products are slow, and elsewhere bfloat16, or float16 where bfloat16 is missing.
+        window, sinks, global_every: let layers see the last `window` and first `sinks` tokens only,
+        see `ModelConfig.with_window`. Without global layers the length of a text is unlimited.
         Raises FileNotFoundError where the model is not on this machine (nothing is downloaded),
         ValueError for a file that is damaged, does not fit, or needs a feature that is missing.
         """
+        if window is None and (sinks or global_every):
+            raise ValueError("sinks and global_every need a window")
         folder = resolve(name_or_path)
         where = _pick_device(device)
         kind = _pick_dtype(dtype, where)
         settings = read_json(folder / "config.json")
         try:
             config = ModelConfig.from_hf(settings)
+            if window is not None:
+                config = config.with_window(window, sinks=sinks, global_every=global_every)
             tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
             if tokenizer.vocab_size > config.vocab_size:
                 raise ValueError(
@@ -210,12 +221,25 @@ class LLM:
         """
         ids = self._ids(ids)
         cache = self.new_cache(1, len(ids))
-        hidden = self.model(torch.tensor([ids], device=self.device), cache)  # (1, T, C)
-        return self.model.logits(hidden[0]).float()
+        chunks = torch.split(torch.tensor([ids], device=self.device), self.chunk_size(1), dim=1)
+        hidden = torch.cat([self.model(chunk, cache)[0] for chunk in chunks])  # (T, C)
+        return self.model.logits(hidden).float()
 
-    def new_cache(self, batch_size: int, capacity: int) -> DenseKVCache:
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty KV cache for this model, `capacity` tokens per row."""
-        return DenseKVCache(self.config, batch_size, capacity, dtype=self.dtype, device=self.device)
+        return new_cache(self.config, batch_size, capacity, dtype=self.dtype, device=self.device)
+
+    def chunk_size(self, batch_size: int) -> int:
+        """Positions per row that one step of a prompt may run: see PREFILL_POSITIONS.
+
+        Where windows are all that a layer sees, smaller chunks save work: a chunk of T tokens
+        scores T·(T + window) pairs. Sinks allow no more than the trained length.
+        """
+        size = max(PREFILL_POSITIONS // batch_size, 1)
+        if self.config.context is not None:
+            return size
+        sinks = max(layer.sinks for layer in self.config.layers)
+        return min(size, WINDOW_POSITIONS, self.config.max_position_embeddings - sinks)
 
     @overload
     def generate(self, prompt: Prompt, params: SamplingParams | None = ...) -> GenerationOutput: ...
@@ -282,16 +306,17 @@ class LLM:
                     f"token id {token!r} is not a whole number from 0 to "
                     f"{self.config.vocab_size - 1}"
                 )
-        context = self.config.max_position_embeddings
-        if len(ids) > context:
+        context = self.config.context
+        if context is not None and len(ids) > context:
             raise ValueError(f"the prompt has {len(ids)} tokens; the context holds {context}")
         return ids
 
     def _job(self, prompt: Prompt, params: SamplingParams) -> _Job:
         ids = self._ids(prompt)
-        # The last token needs no place in the context: nothing is computed from it.
-        room = self.config.max_position_embeddings - len(ids) + 1
-        params = replace(params, max_new_tokens=min(params.max_new_tokens, room))
+        if self.config.context is not None:
+            # The last token needs no place in the context: nothing is computed from it.
+            room = self.config.context - len(ids) + 1
+            params = replace(params, max_new_tokens=min(params.max_new_tokens, room))
         generator = torch.Generator(self.device)
         if params.seed is None:
             generator.seed()
@@ -317,8 +342,8 @@ class LLM:
         cache = self.new_cache(len(jobs), capacity)
         for job in jobs:
             job.output.stats.cache_bytes = cache.nbytes // len(jobs)
-        chunk_size = max(PREFILL_POSITIONS // len(jobs), 1)
-        logits = prefill(self.model, [r.prompt_ids for r in requests], cache, chunk_size)
+        prompts = [request.prompt_ids for request in requests]
+        logits = prefill(self.model, prompts, cache, self.chunk_size(len(jobs)))
         job_of = {id(job.request): job for job in jobs}
         last_time = {id(request): started for request in requests}
         for request, token in decode(self.model, cache, logits, requests):
