@@ -26,14 +26,17 @@ __all__ = ["apply_rope", "rope_frequencies", "rope_tables"]
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int, lengths: Tensor | None = None) -> Tensor:
-    """Angle per token of each pair: θ_i = rope_theta^(-2i/D), rescaled as `rope_type` says.
+    """Angle per token of each pair: θ_i = rope_theta^(-2i/D), stretched as `rope_type` says.
 
-    - linear: every frequency divided by `factor` (Chen et al. 2023, arXiv 2306.15595);
-    - dynamic: a larger base once a row is longer than the trained length
-      (NTK-aware; it needs `lengths`, and each row gets its own frequencies);
-    - yarn: slow pairs divided by `factor`, fast ones kept, a ramp between
-      (Peng et al. 2023, arXiv 2309.00071, section 3.2);
-    - llama3: the same idea with bounds in wavelengths (Llama 3.1).
+    A stretch is a choice of what each pair keeps of its speed: kept·θ_i + (1 - kept)·θ_i / factor.
+
+    - linear: kept is 0 for every pair (Chen et al. 2023, arXiv 2306.15595);
+    - llama3: 1 for pairs that turn `high_freq_factor` times or more within the trained length, 0
+      below `low_freq_factor` turns, between them in proportion to the turns (Llama 3.1);
+    - yarn: the same idea, in proportion to the pair's index (Peng et al. 2023, arXiv 2309.00071,
+      section 3.2);
+    - dynamic: every pair by a larger base, once a row is longer than the trained length
+      (NTK-aware; it needs `lengths`, and each row gets its own frequencies).
 
     lengths: (B,) tokens in each row including this step; only "dynamic" looks at it. Nothing is
     kept from call to call, so a long row never changes what a later or a neighbouring one gets.
@@ -45,21 +48,19 @@ def rope_frequencies(rope: RopeConfig, head_dim: int, lengths: Tensor | None = N
     trained = rope.original_max_position_embeddings or 0
     if rope.rope_type == "dynamic" and lengths is not None:
         stretch = (lengths.double() / trained).clamp(min=1.0)  # 1 up to the trained length
-        growth = rope.factor * stretch - (rope.factor - 1)
-        growth = torch.where(stretch > 1, growth, 1.0)
+        growth = torch.where(stretch > 1, rope.factor * stretch - (rope.factor - 1), 1.0)
         base = (base * growth ** (head_dim / max(head_dim - 2, 1)))[:, None]
     frequencies = base**-exponents
-    if rope.rope_type == "linear":
-        return frequencies / rope.factor
+    if rope.rope_type in ("default", "dynamic"):
+        return frequencies
+    kept = torch.zeros_like(frequencies)
     if rope.rope_type == "llama3":
         turns = trained * frequencies / (2 * math.pi)  # full turns within the trained length
-        keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-        keep = keep.clamp(0, 1)
-        return keep * frequencies + (1 - keep) * frequencies / rope.factor
+        kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     if rope.rope_type == "yarn":
-        keep = 1 - _yarn_ramp(rope, head_dim)
-        return keep * frequencies + (1 - keep) * frequencies / rope.factor
-    return frequencies
+        kept = 1 - _yarn_ramp(rope, head_dim)
+    kept = kept.clamp(0, 1)
+    return kept * frequencies + (1 - kept) * frequencies / rope.factor
 
 
 def _yarn_ramp(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -67,10 +68,9 @@ def _yarn_ramp(rope: RopeConfig, head_dim: int) -> Tensor:
     trained = rope.original_max_position_embeddings or 0
 
     def pair_that_turns(turns: float) -> float:
-        """Fractional index i of the pair with `turns` full turns in the trained length."""
-        return (
-            head_dim * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(rope.rope_theta))
-        )
+        """Index i, a fraction, at which trained · θ_i = turns · 2π."""
+        wavelength = trained / (turns * 2 * math.pi)  # 1 / θ_i, in tokens per radian
+        return head_dim * math.log(wavelength) / (2 * math.log(rope.rope_theta))
 
     low, high = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
     if rope.truncate:

@@ -26,7 +26,7 @@ def stretched(llm: LLM) -> dict[str, RopeConfig]:
     own = llm.config.layers[0].rope
     assert own is not None
     D = llm.config.head_dim
-    more = {
+    more: dict[str, Any] = {
         "factor": FACTOR,
         "original_max_position_embeddings": llm.config.max_position_embeddings,
     }
