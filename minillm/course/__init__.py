@@ -3,7 +3,7 @@
 In a notebook:
 
 ```python
-from minillm.course import check, compare_guess, guess, quiz, same_as_cell, use
+from minillm.course import check, compare_guess, guess, mistakes, quiz, same_as_cell, use
 from minillm.course import plots, widgets
 ```
 
@@ -12,7 +12,7 @@ In a terminal: `python -m minillm.course sync | check | build | run | clean`.
 
 from typing import TYPE_CHECKING, Any
 
-from minillm.course.checks import check
+from minillm.course.checks import check, mistakes
 from minillm.course.guesses import compare_guess, guess
 from minillm.course.quizzes import quiz
 from minillm.course.same import same_as_cell
@@ -20,7 +20,7 @@ from minillm.course.same import same_as_cell
 if TYPE_CHECKING:
     from minillm.course.live import use
 
-__all__ = ["check", "compare_guess", "guess", "quiz", "same_as_cell", "use"]
+__all__ = ["check", "compare_guess", "guess", "mistakes", "quiz", "same_as_cell", "use"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minillm.course import check, checks
+from minillm.course import check, checks, mistakes
 from minillm.course.checks.compare import compare
 from minillm.course.checks.kit import Exercise, Value
 from minillm.course.checks.result import CheckResult
@@ -336,3 +336,13 @@ def test_every_exercise_knows_a_stub(name, exercise):
     assert check(name, ...).status == "not attempted"
     if isinstance(exercise, Exercise):
         assert check(name, stub).status == "not attempted"
+
+
+def test_the_mistakes_of_a_notebook_are_listed():
+    found = mistakes("01")
+    assert "01.merge\n  - a run of equal tokens became a single one" in repr(found)
+    html = found._repr_html_()
+    assert html.startswith("<details>")
+    assert "<code>a b c</code> could mean two merges" in html
+    with pytest.raises(ValueError, match="no checks for notebook '77'"):
+        mistakes("77")

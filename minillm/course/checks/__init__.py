@@ -44,9 +44,12 @@ these give "not attempted". `check` never raises for what the learner's code doe
 from __future__ import annotations
 
 import difflib
+import html
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from minillm.course.checks.kit import Exercise, Value
 from minillm.course.checks.result import CheckResult
@@ -77,6 +80,45 @@ def check(exercise: str, answer: object) -> CheckResult:
     if isinstance(found, Exercise | Value):
         return found.check(exercise, answer)
     return found(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """The mistakes that the checks of a notebook know by name; a notebook displays them folded."""
+
+    causes: Mapping[str, list[str]]
+
+    def __repr__(self) -> str:
+        return "\n".join("\n  - ".join([name, *each]) for name, each in self.causes.items() if each)
+
+    def _repr_html_(self) -> str:
+        lists = "".join(
+            f"<p><code>{html.escape(name)}</code></p><ul>{''.join(map(_item, each))}</ul>"
+            for name, each in self.causes.items()
+            if each
+        )
+        title = "What the checks look for (it gives some answers away)"
+        return f"<details><summary>{title}</summary>{lists}</details>"
+
+
+def mistakes(number: str) -> Mistakes:
+    """What the checks of one notebook look for, such as `mistakes("03")`; for those who only read.
+
+    Raises:
+        ValueError: that notebook has no checks.
+    """
+    if number not in numbers():
+        raise ValueError(f"no checks for notebook {number!r}; there are {', '.join(numbers())}")
+    return Mistakes(
+        {
+            name: list(dict.fromkeys(cause for cause, _ in getattr(exercise, "wrong", ())))
+            for name, exercise in load(number).items()
+        }
+    )
+
+
+def _item(cause: str) -> str:
+    return f"<li>{re.sub('`([^`]+)`', r'<code>\\1</code>', html.escape(cause))}</li>"
 
 
 def numbers() -> list[str]:

@@ -13,7 +13,8 @@ from minillm.course.tool.launch import START
 from minillm.course.tool.source import code_lines
 
 # Lines of code are those of all code cells: definition cells and folded solutions count as well,
-# docstrings, comments and blank lines do not.
+# docstrings, comments and blank lines do not, nor does the `same_as_cell(…)` that has to follow
+# each definition.
 LIMITS = {
     "cells": (60, 110),
     "words": (1800, 3200),
@@ -58,7 +59,11 @@ def shape(notebook: nb.Notebook) -> Shape:
         {
             "cells": len(notebook["cells"]),
             "words": sum(map(words, markdown)),
-            "lines of code": sum(code_lines(text) for text in code if text is not None),
+            "lines of code": sum(
+                code_lines(re.sub(r"^same_as_cell\(.*\)$", "", text, flags=re.MULTILINE))
+                for text in code
+                if text is not None
+            ),
             "figures": figures,
             "exercises": len({name for text in code for name in checked(text or "")}),
         }
