@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from minillm.course.inline import inline_html
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "ledger.json"
 
@@ -54,7 +55,7 @@ class Ledger:
         titles = ("claim", "the article says", "found")
         head = "".join(f'<th scope="col" {left}>{title}</th>' for title in titles)
         body = "".join(
-            f'<tr><th scope="row" {left}>{row.claim}</th><td {left}>{_html(row.says)}</td>'
+            f'<tr><th scope="row" {left}>{row.claim}</th><td {left}>{inline_html(row.says)}</td>'
             f"<td {left}>{self._found(row)}</td></tr>"
             for row in self.rows
         )
@@ -71,7 +72,7 @@ class Ledger:
         file, _, heading = row.section.partition("#")
         target = f"#{heading}" if self.notebook and file.startswith(self.notebook) else row.section
         link = f'<a href="{html.escape(target)}">{row.section[:2]}</a>'
-        return f"{_html(row.outcome)} ({link}{'; ' if later else ''}{later})"
+        return f"{inline_html(row.outcome)} ({link}{'; ' if later else ''}{later})"
 
 
 def ledger(notebook: str = "", *, all_rows: bool = False) -> Ledger:
@@ -90,7 +91,3 @@ def read() -> list[dict[str, Any]]:
     """The rows as they stand in the file."""
     rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
     return rows
-
-
-def _html(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))

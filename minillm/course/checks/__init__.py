@@ -44,15 +44,14 @@ these give "not attempted". `check` never raises for what the learner's code doe
 from __future__ import annotations
 
 import difflib
-import html
 import importlib
 import pkgutil
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minillm.course.checks.kit import Exercise, Value
 from minillm.course.checks.result import CheckResult
+from minillm.course.inline import inline_html
 
 AnyExercise = Exercise | Value | Callable[[object], CheckResult]
 
@@ -93,7 +92,9 @@ class Mistakes:
 
     def _repr_html_(self) -> str:
         lists = "".join(
-            f"<p><code>{html.escape(name)}</code></p><ul>{''.join(map(_item, each))}</ul>"
+            f"<p><code>{name}</code></p><ul>"
+            + "".join(f"<li>{inline_html(cause)}</li>" for cause in each)
+            + "</ul>"
             for name, each in self.causes.items()
             if each
         )
@@ -115,10 +116,6 @@ def mistakes(number: str) -> Mistakes:
             for name, exercise in load(number).items()
         }
     )
-
-
-def _item(cause: str) -> str:
-    return f"<li>{re.sub('`([^`]+)`', r'<code>\\1</code>', html.escape(cause))}</li>"
 
 
 def numbers() -> list[str]:

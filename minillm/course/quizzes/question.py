@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minillm.course.inline import inline_html
 from minillm.course.widgets import bundle, text_lines
 
 LETTERS = "abcdefgh"
@@ -46,14 +45,16 @@ class Question:
         """The question with its choices."""
         # Letters as text: viewers that sanitize HTML drop the type of a list.
         choices = "<br>".join(
-            f"{LETTERS[i]}) {_html(choice)}" for i, (choice, _) in enumerate(self.choices)
+            f"{LETTERS[i]}) {inline_html(choice)}" for i, (choice, _) in enumerate(self.choices)
         )
-        return f"<p><strong>{number}. {_html(self.text)}</strong></p><p>{choices}</p>"
+        return f"<p><strong>{number}. {inline_html(self.text)}</strong></p><p>{choices}</p>"
 
     def feedback(self, chosen: int) -> str:
         """The HTML shown once a choice is made."""
         sign = "✓ Right." if chosen == self.right else "✗ Not this one."
-        return f"<p role='status'><strong>{sign}</strong> {_html(self.choices[chosen][1])}</p>"
+        return (
+            f"<p role='status'><strong>{sign}</strong> {inline_html(self.choices[chosen][1])}</p>"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Quiz:
         parts = []
         for n, question in enumerate(self.questions, 1):
             answers = "<br>".join(
-                f"{LETTERS[i]}) {'✓ Right.' if i == question.right else '✗ No.'} {_html(why)}"
+                f"{LETTERS[i]}) {'✓ Right.' if i == question.right else '✗ No.'} {inline_html(why)}"
                 for i, (_, why) in enumerate(question.choices)
             )
             parts.append(
@@ -114,7 +115,3 @@ class Quiz:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return bundle(self.widget(), self.static_html(), repr(self))
-
-
-def _html(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
