@@ -170,7 +170,10 @@ def compared(context: Context) -> Iterator[Problem]:
 
 
 def exercises(context: Context) -> Iterator[Problem]:
-    """Each exercise is known, has a stub's check, and a folded solution that is checked."""
+    """Each exercise is known, has a stub's check, and a folded solution that is checked.
+
+    A notebook with exercises also has a self-test and lists the mistakes that its checks know.
+    """
     number = context.path.name[:2]
     known = exercise_names(context.project.root / f"minillm/course/checks/nb{number}.py")
     stubs: set[str] = set()
@@ -184,6 +187,10 @@ def exercises(context: Context) -> Iterator[Problem]:
             (solved if "solution" in tags else stubs).add(name)
             if name not in known:
                 yield index, f"no exercise {name!r} in minillm/course/checks/nb{number}.py"
+    code = "\n".join(str(cell["source"]) for _, cell in context.code)
+    for call in (f'quiz("{number}")', f'mistakes("{number}")') if known else ():
+        if call not in code:
+            yield None, f"has no cell with {call}"
     for name in sorted((stubs | solved) & known):
         if name not in stubs:
             yield None, f"exercise {name!r} is never checked by a stub"
