@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minillm.config import LayerConfig, ModelConfig
+from minillm.config import LayerConfig, ModelConfig, RopeConfig
 from minillm.kv_cache.base import KVCache, new_positions
 from minillm.layers.rope import apply_rope, rope_frequencies
 
@@ -19,10 +19,12 @@ __all__ = [
     "RingStep",
     "SlidingKVCache",
     "held_positions",
+    "is_overwritten",
     "ring_place",
     "ring_shape",
     "ring_step",
-    "turn_keys",
+    "sink_turns",
+    "turn_sinks",
 ]
 
 
@@ -56,23 +58,29 @@ class RingStep(NamedTuple):
     stored: so many places are read. k_positions: (B, S), positions of the keys the queries get.
     in_place: what is new overwrites nothing that a query of this step needs, so it is written first
     and read where it is stored; otherwise the queries get the old places followed by the chunk.
-    rows, new, places: token new[i] of row rows[i] is written to places[i].
+    writes: (3, N), three numbers for each token that is kept: its row, its place in the step, and
+    its place in the ring.
     """
 
     stored: int
     in_place: bool
     k_positions: Tensor
-    rows: Tensor
-    new: Tensor
-    places: Tensor
+    writes: Tensor
 
 
-def ring_step(before: Tensor, positions: Tensor, window: int, sinks: int = 0) -> RingStep:
+def ring_step(
+    before: Tensor,
+    positions: Tensor,
+    window: int,
+    sinks: int = 0,
+    device: torch.device | str = "cpu",
+) -> RingStep:
     """Plan a step of T places per row on rings that have seen `before` tokens.
 
     Of a chunk only sinks and the last `window` tokens are written: no two go to the same place.
 
     before: (B,). positions: (B, T), those of the new tokens, -1 for padding.
+    device: where the storage is.
     """
     after = before + (positions >= 0).sum(dim=1)  # (B,)
     in_place = positions.shape[1] == 1 or int(after.max()) <= sinks + window
@@ -84,21 +92,54 @@ def ring_step(before: Tensor, positions: Tensor, window: int, sinks: int = 0) ->
     kept = (positions >= after[:, None] - window) | (positions < sinks)
     rows, new = (kept & (positions >= 0)).nonzero(as_tuple=True)
     places = ring_place(positions[rows, new], window, sinks)
-    return RingStep(stored, in_place, k_positions, rows, new, places)
+    writes = torch.stack([rows, new, places]).to(device)
+    return RingStep(stored, in_place, k_positions, writes)
 
 
-def turn_keys(keys: Tensor, tokens: Tensor, frequencies: Tensor) -> Tensor:
-    """Make keys look as if they stood `tokens` further on: turn each pair by tokens · θ.
+def is_overwritten(lengths: Tensor, reached: Tensor, window: int, sinks: int = 0) -> Tensor:
+    """Whether a ring that has seen `reached` tokens lacks part of the window at `lengths`.
 
-    Rotations add up: a key stored at position i is turned by i·θ already, and by (i + n)·θ after.
+    The newest token only took the place of one that was leaving the window, so one step back is
+    always possible; further back only before the ring wrapped, or where sinks are all there is.
 
-    keys: (B, K, s, D). tokens: (B,). frequencies: (D/2,) or (B, D/2), radians per token.
-    Returns (B, K, s, D).
+    lengths, reached: (B,). Returns (B,), bool.
     """
-    angles = (tokens.double()[:, None] * frequencies)[:, None, None]  # (B, 1, 1, D/2)
-    return apply_rope(
-        keys, angles.cos().float().to(keys.device), angles.sin().float().to(keys.device)
-    )
+    return (lengths < reached - 1) & (reached > sinks + window) & (lengths > sinks)
+
+
+def sink_turns(
+    config: ModelConfig, lengths: Tensor, width: int, device: torch.device | str = "cpu"
+) -> dict[RopeConfig | None, tuple[Tensor, Tensor]]:
+    """cos and sin that move sinks on, so that no distance to them exceeds the trained length.
+
+    A row of n tokens, this step's included, moves them by n - max_position_embeddings tokens, but
+    never back. Rotations add up: a key stored at position i is turned by i·θ already, and by
+    (i + shift)·θ then. YaRN's attention factor is in the stored key, and stays out of these tables.
+
+    lengths: (B,) tokens. width: places per row of this step. Returns for each RoPE two tensors
+    (B, 1, 1, D/2), float32; nothing where no row is too long. Raises ValueError for a step so long
+    that sinks would overtake its first query.
+    """
+    trained, most = config.max_position_embeddings, max(layer.sinks for layer in config.layers)
+    shift = (lengths - trained).clamp(min=0)
+    if not most or not shift.any():
+        return {}
+    if width > trained - most:
+        raise ValueError(
+            f"a step of {width} tokens per row; with {most} sinks, beyond the trained length of "
+            f"{trained}, it may have {trained - most}"
+        )
+    turns: dict[RopeConfig | None, tuple[Tensor, Tensor]] = {}
+    for rope in {layer.rope for layer in config.layers if layer.rope}:
+        angles = shift.double()[:, None] * rope_frequencies(rope, config.head_dim, lengths)
+        angles = angles[:, None, None]  # (B, 1, 1, D/2)
+        turns[rope] = angles.cos().float().to(device), angles.sin().float().to(device)
+    return turns
+
+
+def turn_sinks(keys: Tensor, sinks: int, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the first `sinks` keys (B, K, S, D), as `apply_rope` does, and leave the others."""
+    return torch.cat([apply_rope(keys[:, :, :sinks], cos, sin), keys[:, :, sinks:]], dim=2)
 
 
 def ring_shape(layer: LayerConfig, capacity: int) -> tuple[int, int]:
@@ -132,12 +173,9 @@ class SlidingKVCache(KVCache):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        if capacity < 1:
-            raise ValueError(f"capacity is {capacity}; at least 1 is needed")
         self.config, self.capacity = config, capacity
         self.rings = [ring_shape(layer, capacity) for layer in config.layers]
-        windows = [(layer.sliding_window, layer.sinks) for layer in config.layers]
-        self.endless = windows == self.rings
+        self.endless = self.rings == [(x.sliding_window, x.sinks) for x in config.layers]
         K, D = config.num_key_value_heads, config.head_dim
         shapes = [(batch_size, K, window + sinks, D) for window, sinks in self.rings]
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
@@ -146,69 +184,42 @@ class SlidingKVCache(KVCache):
         self._reached = self.lengths  # (B,), as lengths, but a truncation does not lower it
 
     def advance(self, counts: Sequence[int], width: int) -> Tensor:
-        """Begin a step; plan it once for all layers with the same ring."""
+        """Begin a step, and plan it once for all layers with the same ring."""
         positions = new_positions(self.lengths, counts, width)  # (B, T)
         lengths = self.lengths + (positions >= 0).sum(dim=1)
-        trained = self.config.max_position_embeddings
-        if not self.endless and lengths.max() > self.capacity:
-            raise ValueError(
-                f"the KV cache holds {self.capacity} tokens per row; {int(lengths.max())} needed"
-            )
-        sinks = max(sinks for _, sinks in self.rings)
-        if sinks and lengths.max() > trained and width > trained - sinks:
-            raise ValueError(
-                f"a step of {width} places; past the trained length of {trained} tokens a step "
-                f"may have {trained - sinks}, or sinks would follow the queries"
-            )
-        self._beyond = (lengths - trained).clamp(min=0)
-        device = self.keys[0].device
-        self._steps = {}
-        for ring in set(self.rings):
-            step = ring_step(self.lengths, positions, *ring)
-            index = torch.stack([step.rows, step.new, step.places]).to(device)
-            self._steps[ring] = step._replace(rows=index[0], new=index[1], places=index[2])
+        longest, device = int(lengths.max()), self.keys[0].device
+        if not self.endless and longest > self.capacity:
+            raise ValueError(f"the KV cache holds {self.capacity} tokens per row; {longest} needed")
+        self._turns = sink_turns(self.config, lengths, width, device)
+        self._steps = {r: ring_step(self.lengths, positions, *r, device) for r in set(self.rings)}
         self.lengths, self._reached = lengths, torch.maximum(self._reached, lengths)
         return positions
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Store what later steps need of k and v; return what this step's queries may look at."""
-        step = self._steps[self.rings[layer]]
+        step, (_, sinks) = self._steps[self.rings[layer]], self.rings[layer]
+        rows, new, places = step.writes
         seen = []
-        for stored, new in ((self.keys[layer], k), (self.values[layer], v)):
-            old = stored[:, :, : step.stored]
-            seen.append(old if step.in_place else torch.cat([old, new], dim=2))
-            stored[step.rows, :, step.places] = new[step.rows, :, step.new]
-        return self._turn_sinks(seen[0], layer), seen[1], step.k_positions
-
-    def _turn_sinks(self, keys: Tensor, layer: int) -> Tensor:
-        rope, sinks = self.config.layers[layer].rope, self.rings[layer][1]
-        if not sinks or rope is None or not self._beyond.any():
-            return keys
-        frequencies = rope_frequencies(rope, self.config.head_dim, self.lengths)
-        turned = turn_keys(keys[:, :, :sinks], self._beyond, frequencies)
-        return torch.cat([turned, keys[:, :, sinks:]], dim=2)
+        for storage, x in ((self.keys[layer], k), (self.values[layer], v)):
+            old = storage[:, :, : step.stored]
+            seen.append(old if step.in_place else torch.cat([old, x], dim=2))
+            storage[rows, :, places] = x[rows, :, new]
+        turn = self._turns.get(self.config.layers[layer].rope) if sinks else None
+        keys = turn_sinks(seen[0], sinks, *turn) if turn else seen[0]
+        return keys, seen[1], step.k_positions
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Forget from position lengths[b] on, as far as the rings still hold the window there.
-
-        Raises ValueError for a length whose window is overwritten. That leaves all lengths before
-        the ring wraps; after that, the length itself, one less, and up to the number of sinks.
-        """
-        wanted, reached = torch.tensor(lengths, dtype=torch.int64), self._reached
+        """Forget from position lengths[b] on; ValueError where the window there is overwritten."""
+        wanted = torch.tensor(lengths, dtype=torch.int64)
         if wanted.shape != self.lengths.shape or wanted.min() < 0 or (wanted > self.lengths).any():
+            raise ValueError(f"lengths is {lengths}; at most {self.lengths.tolist()} can be kept")
+        if any(is_overwritten(wanted, self._reached, *ring).any() for ring in set(self.rings)):
             raise ValueError(
-                f"lengths is {list(lengths)}; at most {self.lengths.tolist()} can be kept"
+                f"lengths is {lengths}: part of a window is overwritten; from "
+                f"{self._reached.tolist()} a row can go back by one token, or to its sinks"
             )
-        back = wanted < reached - 1  # the last token overwrote one that was leaving the window
-        for window, sinks in set(self.rings):
-            lost = back & (reached > sinks + window) & (wanted > sinks)
-            for row in lost.nonzero().flatten().tolist():
-                raise ValueError(
-                    f"row {row} cannot go back to {lengths[row]} tokens: after {int(reached[row])} "
-                    f"a window of {window} is overwritten; {int(reached[row]) - 1} or more can be "
-                    f"kept, or {sinks} or fewer"
-                )
-        self.lengths, self._reached = wanted, torch.where(back, wanted, reached)
+        self._reached = torch.where(wanted < self._reached - 1, wanted, self._reached)
+        self.lengths = wanted
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order; copies them."""
