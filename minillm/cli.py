@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   minillm chat --system "You answer in one sentence."
   minillm tokenize "How does inference work?" --json
   minillm inspect smollm2
+  minillm generate "Tell me a long story." --window 256 --sinks 4 --max-new-tokens 2000
   minillm bench --prompt-tokens 42,300 --compare transformers
 """
 
@@ -147,6 +148,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2", help="name, folder or hub id that was pulled")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    for name, default, text in (
+        ("--window", None, "each layer sees the last N tokens only"),
+        ("--sinks", 0, "and the first N tokens (default: 0)"),
+        ("--global-every", None, "but each N-th layer goes on seeing all"),
+    ):
+        parser.add_argument(name, type=int, default=default, metavar="N", help=text)
 
 
 def _add_sampling(parser: argparse.ArgumentParser, max_new_tokens: int = 256) -> None:
@@ -183,7 +190,10 @@ def _sampling(arguments: argparse.Namespace) -> "SamplingParams":
 def _load(arguments: argparse.Namespace) -> "LLM":
     from minillm.llm import LLM
 
-    return LLM.from_pretrained(arguments.model, device=arguments.device, dtype=arguments.dtype)
+    options = ("device", "dtype", "window", "sinks", "global_every")
+    return LLM.from_pretrained(
+        arguments.model, **{name: getattr(arguments, name) for name in options}
+    )
 
 
 def _text(argument: str) -> str:
@@ -277,9 +287,11 @@ def fit_history(
 
     The oldest turns go first, a question with its answer; system message and last question stay.
     An answer gets max_new_tokens, or half of the context where that is less. Raises ValueError
-    where the last question alone does not fit.
+    where the last question alone does not fit. Where windows make the context unlimited, all stays.
     """
-    context = llm.config.max_position_embeddings
+    context = llm.config.context
+    if context is None:
+        return [*system, *history]
     room = context - min(max_new_tokens, context // 2)
     kept = list(history)
     while True:
