@@ -1,0 +1,173 @@
+"""Figures of notebook 04."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from minillm.course import plots
+from minillm.course.sampler import about, filtered, kept
+
+
+def work(lengths: Sequence[int], parts: Mapping[str, Sequence[float]], crossing: int) -> Figure:
+    """FLOPs of a pass against prompt length. parts: name to FLOPs at each length."""
+    fig, ax = plt.subplots()
+    for i, (name, counts) in enumerate(parts.items()):
+        ax.plot(lengths, np.array(counts) / 1e9, marker=plots.MARKERS[i], label=name)
+    ax.axvline(crossing, color=plots.INK, linewidth=1, linestyle=":")
+    ax.annotate(
+        f"{crossing:,} tokens",
+        (crossing, ax.get_ylim()[0]),
+        xytext=(5, 22),
+        textcoords="offset points",
+    )
+    ax.set(xscale="log", yscale="log", xlabel="tokens in the prompt", ylabel="GFLOP per pass")
+    ax.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    ax.minorticks_off()
+    ax.set_title("The weights' work grows with T, attention's own with T²")
+    ax.legend()
+    return fig
+
+
+def lens_ranks(
+    by_answer: Mapping[str, Sequence[int]], cut: Sequence[int], answer: str, layer: int
+) -> Figure:
+    """Rank of the right answer after each layer, counted from 1, on a log axis.
+
+    by_answer: answer to ranks counted from 0. cut: the ranks of `answer` with head 23.4's edge cut.
+    layer: the hidden state before the head's layer.
+    """
+    fig, ax = plt.subplots(figsize=(7.2, 4.2))
+    states = range(len(cut))
+    for i, (name, found) in enumerate(by_answer.items()):
+        ax.plot(
+            states,
+            np.array(found) + 1,
+            color=plots.COLOURS[i],
+            marker=plots.MARKERS[i],
+            markevery=5,
+            label=name,
+        )
+    ax.plot(
+        states, np.array(cut) + 1, color=plots.BLACK, linestyle=":", label=f"{answer}, edge cut"
+    )
+    ax.axvspan(layer, layer + 1, color=plots.GRID, zorder=0)
+    ax.annotate("layer 23", (layer + 0.5, 1.15), ha="center", rotation=90, va="bottom")
+    ax.set(yscale="log", xlabel="hidden state h[l]: after l layers", ylabel="rank of the answer")
+    ax.set_yticks([1, 10, 100, 1_000, 10_000], ["1st", "10th", "100th", "1,000th", "10,000th"])
+    ax.invert_yaxis()
+    ax.minorticks_off()
+    ax.set_title("The answer rises from layer 23 on, and leads only at the end")
+    ax.legend(loc="upper left")
+    return fig
+
+
+def lens_losses(losses: Sequence[float], uniform: float) -> Figure:
+    """Mean loss of the lens by layer; the first value is left out, since it is off the scale."""
+    fig, ax = plt.subplots()
+    states = range(1, len(losses))
+    ax.plot(states, losses[1:], marker=plots.MARKERS[0])
+    ax.axhline(uniform, color=plots.VERMILION, linestyle="--")
+    ax.annotate(
+        f"a blind guess: {uniform:.1f}",
+        (1, uniform),
+        xytext=(0, -14),
+        textcoords="offset points",
+        color=plots.VERMILION,
+    )
+    ax.annotate(
+        f"{losses[-1]:.1f}",
+        (states[-1], losses[-1]),
+        xytext=(-8, -3),
+        textcoords="offset points",
+        ha="right",
+    )
+    ax.set(xlabel="hidden state h[l]: after l layers", ylabel="loss, nats per token", ylim=(0, 23))
+    ax.set_title("Until layer 24 the lens is worse than a blind guess")
+    return fig
+
+
+def sampling(logits: Tensor, temperatures: Sequence[float], top_p: float, min_p: float) -> Figure:
+    """Probability by rank at several temperatures, and where two filters cut. logits: (V,)."""
+    fig, ax = plt.subplots(figsize=(7.2, 4.2))
+    for i, temperature in enumerate(temperatures):
+        shares = filtered(logits, temperature).softmax(-1).sort(descending=True).values.numpy()
+        ranks = np.arange(1, len(shares) + 1)
+        colour = plots.COLOURS[i]
+        ax.plot(ranks, shares, color=colour, linestyle=plots.LINES[i], label=f"T = {temperature}")
+        cuts = (
+            (kept(filtered(logits, temperature, top_p=top_p)), "o", 8),
+            (kept(filtered(logits, temperature, min_p=min_p)), "X", 8),
+        )
+        for count, marker, size in cuts:
+            ax.plot(count, shares[count - 1], marker, color=colour, markersize=size)
+            ax.annotate(
+                about(count),
+                (count, shares[count - 1]),
+                xytext=(7, 4),
+                textcoords="offset points",
+                color=colour,
+            )
+    ax.plot([], [], "o", color=plots.INK, markersize=8, label=f"top-p {top_p} stops here")
+    ax.plot([], [], "X", color=plots.INK, markersize=8, label=f"min-p {min_p} stops here")
+    ax.set(xscale="log", yscale="log", ylim=(1e-7, 1.5), xlim=(0.9, None))
+    ax.set(xlabel="rank of the token", ylabel="probability")
+    ax.set_title("Heat flattens the curve; top-p then lets the tail in, min-p does not")
+    ax.legend(loc="lower left")
+    return fig
+
+
+def time_and_roofline(
+    lengths: Sequence[int],
+    seconds: Sequence[float],
+    flops: Sequence[float],
+    weight_bytes: float,
+    bandwidth: float,
+    peak: float,
+) -> Figure:
+    """Left: time of a pass against prompt length, with both bounds. Right: the same as a roofline.
+
+    flops: of each pass. bandwidth: bytes per second. peak: FLOPs per second.
+    """
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 3.9))
+    counts, took = np.array(flops), np.array(seconds)
+    _time(left, lengths, 1e3 * took, 1e3 * weight_bytes / bandwidth, 1e3 * counts / peak)
+    intensity = counts / weight_bytes  # FLOPs per byte
+    line = np.geomspace(intensity[0] / 1.5, intensity[-1] * 1.5, 100)
+    right.plot(line, np.minimum(line * bandwidth, peak) / 1e9, color=plots.INK, linestyle="--")
+    right.plot(intensity, counts / took / 1e9, color=plots.BLUE, marker="o", linestyle="none")
+    ridge = peak / bandwidth
+    right.axvline(ridge, color=plots.VERMILION, linewidth=1, linestyle=":")
+    right.annotate("ridge", (ridge, counts[0] / took[0] / 1e9), color=plots.VERMILION, ha="right")
+    right.set(xscale="log", yscale="log", xlabel="FLOPs per byte of weights", ylabel="GFLOP/s")
+    right.set_title("Roofline")
+    fig.legend(
+        [left.lines[0], left.lines[1], left.lines[2]],
+        ["measured", "reading all weights once", "arithmetic at the measured peak"],
+        loc="outside lower center",
+        ncols=3,
+    )
+    return fig
+
+
+def _time(
+    ax: Axes,
+    lengths: Sequence[int],
+    measured: NDArray[np.float64],
+    reading: float,
+    sums: NDArray[np.float64],
+) -> None:
+    ax.plot(lengths, measured, color=plots.BLUE, marker="o")
+    ax.plot(lengths, [reading] * len(lengths), color=plots.GREEN, linestyle="-.")
+    ax.plot(lengths, sums, color=plots.VERMILION, linestyle="--")
+    ax.set(xscale="log", yscale="log", xlabel="tokens in the prompt", ylabel="ms per pass")
+    ticks = list(lengths)[::2]
+    ax.set_xticks(ticks, [f"{n}" for n in ticks])
+    ax.minorticks_off()
+    ax.set_title("Time of one pass")

@@ -1,0 +1,53 @@
+"""Measurements of notebook 04: the logit lens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minillm.course.precomputed import Measurement
+from minillm.course.probes import doc_ids
+from minillm.course.trace import hidden_states
+from minillm.llm import LLM
+
+
+@torch.inference_mode()
+def lens(llm: LLM, hidden: Tensor) -> Tensor:
+    """What the output head would say of hidden states (…, C) of any layer: logits (…, V)."""
+    weight = llm.model.norm.weight
+    eps = llm.config.rms_norm_eps
+    return llm.model.logits(llm.model.ops.rms_norm(hidden, weight, eps)).float()
+
+
+def ranks(logits: Tensor, token: int) -> list[int]:
+    """How many entries score higher than this one, in each row of logits (N, V): 0 is the top."""
+    above: list[int] = (logits > logits[:, token, None]).sum(-1).tolist()
+    return above
+
+
+def lens_losses(llm: LLM, layers: Iterable[int], tokens: int = 300) -> list[float]:
+    """The mean loss on running English where layer l's hidden state goes straight to the head.
+
+    layers: indices of hidden states, 0 to L; L is the whole model. In nats per token.
+    """
+    ids = doc_ids(llm, tokens)
+    targets = torch.tensor(ids[1:], device=llm.device)
+    hidden = hidden_states(llm, ids)[:, :-1]  # (L + 1, T - 1, C)
+    cross_entropy = torch.nn.functional.cross_entropy
+    return [round(float(cross_entropy(lens(llm, hidden[i]), targets)), 4) for i in layers]
+
+
+def _all_losses(llm: LLM) -> list[float]:
+    return lens_losses(llm, range(llm.config.num_hidden_layers + 1))
+
+
+def _some_losses(llm: LLM, values: Any) -> Iterable[tuple[str, float, float]]:
+    chosen = (3, 22, 25, llm.config.num_hidden_layers)
+    for layer, now in zip(chosen, lens_losses(llm, chosen), strict=True):
+        yield f"h[{layer}]", values[layer], now
+
+
+MEASUREMENTS = {"04.lens_losses": Measurement(_all_losses, _some_losses)}
