@@ -1,0 +1,188 @@
+"""Figures of notebook 02."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch import Tensor
+
+from minillm.course import plots
+from minillm.course.rope_angles import arrow, frequency
+
+
+def cosines(raw: Tensor, centred: Tensor, marked: Mapping[str, tuple[float, float]]) -> None:
+    """Cosines of random pairs of words, before and after the mean row is taken away.
+
+    raw, centred: the cosines of the same pairs. marked: a pair's name to its two cosines.
+    """
+    fig, axes = plt.subplots(2, 1, figsize=(7.2, 4.6), sharex=True)
+    panels = (("raw", raw), ("mean row taken away", centred))
+    for i, (ax, (title, values)) in enumerate(zip(axes, panels, strict=True)):
+        bins = np.linspace(-0.5, 1, 76)
+        counts, _, _ = ax.hist(
+            values.numpy(), bins=bins, color=plots.COLOURS[i], hatch=plots.HATCHES[i]
+        )
+        top = counts.max()
+        ax.set(title=f"{title}: random pairs {values.mean():.2f} ± {values.std():.2f}", yticks=[])
+        ax.set_ylim(0, top * 1.1)
+        # Labels at staggered heights: two of the values may lie close together.
+        for rank, (name, both) in enumerate(sorted(marked.items(), key=lambda item: item[1][i])):
+            height = top * (0.95 - 0.25 * (rank % 4))
+            ax.plot([both[i], both[i]], [0, height], "-", color=plots.INK, linewidth=1)
+            ax.text(both[i] + 0.008, height, f"{name} {both[i]:.2f}", va="top", fontsize=9)
+    axes[1].set_xlabel("cosine of the two vectors")
+    plots.show(
+        fig,
+        alt=f"Histograms of the cosine of random pairs of words: raw {raw.mean():.2f} ± "
+        f"{raw.std():.2f}; with the mean row taken away {abs(centred.mean()):.2f} ± "
+        f"{centred.std():.2f}. Marked, raw and centred: "
+        + "; ".join(f"{name} {a:.2f} and {b:.2f}" for name, (a, b) in marked.items())
+        + ".",
+    )
+
+
+def word_map(points: Tensor, groups: Mapping[str, Sequence[str]], kept: float) -> None:
+    """Words in the plane of two directions; one marker and colour per group.
+
+    points: (words, 2), in the order of the groups. kept: the share of the variance that remains.
+    """
+    fig, ax = plt.subplots(figsize=(7.2, 5.4))
+    start = 0
+    for i, (name, words) in enumerate(groups.items()):
+        x, y = points[start : start + len(words)].T.tolist()
+        start += len(words)
+        colour = plots.COLOURS[i % len(plots.COLOURS)]
+        ax.plot(x, y, plots.MARKERS[i], color=colour, label=name, linestyle="none")
+        for at_x, at_y, word in zip(x, y, words, strict=True):
+            ax.annotate(word, (at_x, at_y), xytext=(5, 2), textcoords="offset points", fontsize=8)
+    ax.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])
+    ax.set_title(f"{len(points)} embeddings in the plane, {kept:.0%} of their variance")
+    ax.margins(x=0.12)
+    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+    plots.show(
+        fig,
+        alt=f"A map of {len(points)} word embeddings on two directions that keep {kept:.0%} of "
+        f"their variance. The groups {', '.join(groups)} form islands of their own.",
+    )
+
+
+def one_pair(pairs: Sequence[int] = (0, 8, 16, 31)) -> None:
+    """The widget in print: two arrows before and after a shift, and the scores of four pairs."""
+    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), width_ratios=(1, 1, 2.6))
+    for ax, (query, key) in zip(axes[:2], ((40, 28), (240, 228)), strict=True):
+        ax.add_patch(plt.Circle((0, 0), 1, fill=False, color=plots.GRID))
+        for name, position, colour, line in (
+            ("k", key, plots.VERMILION, "--"),
+            ("q", query, plots.BLUE, "-"),
+        ):
+            x, y = arrow(8, position)
+            ax.plot([0, x], [0, y], line, color=colour, linewidth=2.5)
+            ax.plot(x, y, "o", color=colour)
+            ax.text(1.28 * x, 1.28 * y, name, ha="center", va="center")
+        ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal", xticks=[], yticks=[])
+        ax.set_title(f"q at {query},\nk at {key}", fontsize=9)
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+    distances = torch.arange(0, 401)
+    for i, pair in enumerate(pairs):
+        if pair == 0:  # too fast for a readable curve over 400 tokens: its first waves only
+            d = torch.linspace(0, 25, 251)
+            axes[2].plot(d, (frequency(0) * d).cos(), linewidth=1, label="pair 0 (to 25)")
+            continue
+        axes[2].plot(distances, (frequency(pair) * distances).cos(), label=f"pair {pair}")
+    axes[2].set(xlabel="distance in tokens", ylabel="score of the pair", ylim=(-1.15, 1.15))
+    axes[2].legend(fontsize=8, loc="lower right")
+    axes[2].set_title("score against distance", fontsize=9)
+    twelve = float(torch.tensor(12 * frequency(8)).cos())
+    plots.show(
+        fig,
+        alt="Left: the arrows of a query and a key of pair 8, twelve positions apart. At 40 and 28 "
+        "and at 240 and 228 they point elsewhere, but the angle between them is the same, and so "
+        f"is their score, {twelve:.2f}. Right: score against distance for pairs 0, 8, 16 and 31. "
+        "Pair 0 swings once in 6 tokens, pair 8 in 112, pair 16 in 1,987; pair 31 stays at 1.",
+    )
+
+
+def wavelengths(lengths: Tensor, trained: int, unturned: int) -> None:
+    """Tokens for one turn of each pair, on a logarithmic axis, with the trained length."""
+    fig, ax = plt.subplots()
+    pairs = torch.arange(len(lengths))
+    full = lengths <= trained
+    for i, (chosen, name) in enumerate(
+        ((full, "turns fully"), (~full, "never completes a turn in training"))
+    ):
+        ax.plot(pairs[chosen], lengths[chosen], plots.MARKERS[i], linestyle="none", label=name)
+    ax.axhline(trained, color=plots.INK, linewidth=1, linestyle="--")
+    ax.text(0, trained * 1.25, f"trained length, {trained:,} tokens", va="bottom")
+    ax.set(yscale="log", xlabel="pair i", ylabel="tokens for one full turn")
+    ax.set_title("From 6 tokens to hundreds of thousands")
+    ax.legend(loc="lower right")
+    plots.show(
+        fig,
+        alt=f"Wavelength of each of the {len(lengths)} pairs on a logarithmic axis: a straight "
+        f"line from {lengths[0]:.1f} tokens for pair 0 to {lengths[-1]:,.0f} for pair "
+        f"{len(lengths) - 1}. The last {unturned} lie above the trained length of {trained:,}.",
+    )
+
+
+def speeds_kept(kept: Mapping[str, Tensor], factor: float) -> None:
+    """By method, the share of its speed that each pair has after stretching by `factor`."""
+    fig, ax = plt.subplots()
+    for i, (name, shares) in enumerate(kept.items()):
+        marker = plots.MARKERS[i]
+        ax.plot(shares, marker=marker, markevery=(i, 4), color=plots.COLOURS[i + 1], label=name)
+    ax.axhline(1 / factor, color=plots.INK, linewidth=0.8, linestyle=":")
+    ax.set(xlabel="pair i, from fast to slow", ylabel="new speed / old speed", ylim=(0, 1.08))
+    ax.set_title("Who is slowed: everybody, or only the slow")
+    ax.legend(loc="upper right")
+    middle = ", ".join(f"{name} {float(shares[16]):.2f}" for name, shares in kept.items())
+    plots.show(
+        fig,
+        alt=f"New speed over old speed for each pair when the context is stretched {factor:.0f} "
+        f"times. At pair 0: linear {1 / factor:.2f}, the others 1. At pair 31: all "
+        f"{1 / factor:.2f}. Between, at pair 16: {middle}.",
+    )
+
+
+def gap_curves(
+    gaps: Sequence[int],
+    copy: Mapping[str, Sequence[Sequence[float]]],
+    live: Mapping[str, Sequence[tuple[int, float]]],
+) -> None:
+    """The loss on the second copy against the gap before it: mean over seeds, by method.
+
+    copy: name to losses, [gap][seed]. live: points that were measured just now.
+    """
+    fig, ax = plt.subplots(figsize=(7.2, 4.4))
+    means = {name: np.array(losses).mean(axis=1) for name, losses in copy.items()}
+    errors = {
+        name: np.array(losses).std(axis=1, ddof=1) / len(losses[0]) ** 0.5
+        for name, losses in copy.items()
+    }
+    thousands = np.array(gaps) / 1000
+    for i, name in enumerate(means):
+        colour = plots.COLOURS[i]
+        ax.plot(thousands, means[name], marker=plots.MARKERS[i], color=colour, label=name)
+        low, high = means[name] - errors[name], means[name] + errors[name]
+        ax.fill_between(thousands, low, high, color=colour, alpha=0.15, linewidth=0)
+        for gap, loss in live.get(name, ()):
+            ax.plot(gap / 1000, loss, "o", markersize=12, fillstyle="none", color=plots.INK)
+    ax.axvline(8.192, color=plots.INK, linewidth=1, linestyle="--")
+    ax.text(8.4, 0.2, "trained length", fontsize=9)
+    ax.set(xlabel="gap between the copies, thousands of positions", ylim=(0, 14.8))
+    ax.set(ylabel="loss on the second copy, nats")
+    ax.set_title("Copying across a gap; the context stretched four times")
+    ax.legend(ncols=5, fontsize=8, loc="upper center", columnspacing=1)
+    shown = [list(gaps).index(gap) for gap in (0, 4_000, 8_000, 16_000, 24_000)]
+    plots.show(
+        fig,
+        alt="Mean loss on the second copy at gaps of 0, 4,000, 8,000, 16,000 and 24,000 positions: "
+        + "; ".join(
+            f"{name} " + ", ".join(f"{mean[index]:.1f}" for index in shown)
+            for name, mean in means.items()
+        )
+        + ".",
+    )
