@@ -99,12 +99,14 @@ def ring_step(
 def is_overwritten(lengths: Tensor, reached: Tensor, window: int, sinks: int = 0) -> Tensor:
     """Whether a ring that has seen `reached` tokens lacks part of the window at `lengths`.
 
-    The newest token only took the place of one that was leaving the window, so one step back is
-    always possible; further back only before the ring wrapped, or where sinks are all there is.
+    The next query would see the tokens from lengths - window + 1 on, and those before
+    reached - window are gone. So one step back is always possible, because the newest token took
+    the place of one that had left the window; more only before the ring wraps, or to the sinks.
 
     lengths, reached: (B,). Returns (B,), bool.
     """
-    return (lengths < reached - 1) & (reached > sinks + window) & (lengths > sinks)
+    first = (lengths - window + 1).clamp(min=sinks)
+    return first < torch.minimum(lengths, reached - window)
 
 
 def sink_turns(
