@@ -219,7 +219,7 @@ def test_shape_is_printed_and_limited(project, path):
     sync(project, path)
     report = check(project, [path])
     assert report.statistics[1] == (
-        "notebooks/01_pairs.ipynb: 16 cells, 16 words, 17 lines of code, 0 figures, 0 exercises"
+        "notebooks/01_pairs.ipynb: 16 cells, 16 words, 16 lines of code, 0 figures, 0 exercises"
     )
     assert "notebooks/01_pairs.ipynb: 16 cells; 60 to 110 allowed" in report.problems
     assert "notebooks/01_pairs.ipynb: 0 exercises; at least 4 allowed" in report.problems
