@@ -43,6 +43,24 @@ def _as_tuple(name: str, value: object) -> tuple[object, ...]:
     return tuple(value)
 
 
+def _check(params: "SamplingParams") -> None:
+    """Raise ValueError, quoting the value, for a setting that has no meaning."""
+    _check_whole("max_new_tokens", params.max_new_tokens, 1)
+    _check_between("temperature", params.temperature, 0, 1e9, "0 (greedy) or a positive number")
+    _check_whole("top_k", params.top_k, -1)
+    _check_between("top_p", params.top_p, 0, 1, "a number from 0 to 1")
+    _check_between("min_p", params.min_p, 0, 1, "a number from 0 to 1")
+    _check_between("repetition_penalty", params.repetition_penalty, 1e-9, 1e9, "above 0")
+    if params.seed is not None:
+        _check_between("seed", params.seed, -(2**63), 2**63 - 1, "None or a 64-bit whole number")
+        _check_whole("seed", params.seed, -(2**63))
+    for stop in params.stop:
+        if not isinstance(stop, str) or not stop:
+            raise ValueError(f"stop contains {stop!r}; text of at least one character is needed")
+    for token in params.stop_token_ids:
+        _check_whole("stop_token_ids", token, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one request picks its tokens and when it stops.
@@ -71,26 +89,10 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _check_whole("max_new_tokens", self.max_new_tokens, 1)
-        most = 1e9
-        _check_between("temperature", self.temperature, 0, most, "0 (greedy) or a positive number")
-        _check_whole("top_k", self.top_k, -1)
-        _check_between("top_p", self.top_p, 0, 1, "a number from 0 to 1")
-        _check_between("min_p", self.min_p, 0, 1, "a number from 0 to 1")
-        _check_between("repetition_penalty", self.repetition_penalty, 1e-9, most, "above 0")
-        if self.seed is not None:
-            _check_between("seed", self.seed, -(2**63), 2**63 - 1, "None or a 64-bit whole number")
-            _check_whole("seed", self.seed, -(2**63))
         # Frozen, so that a request cannot change under way: the two lists become tuples here.
         object.__setattr__(self, "stop", _as_tuple("stop", self.stop))
-        for stop in self.stop:
-            if not isinstance(stop, str) or not stop:
-                raise ValueError(
-                    f"stop contains {stop!r}; text of at least one character is needed"
-                )
         object.__setattr__(self, "stop_token_ids", _as_tuple("stop_token_ids", self.stop_token_ids))
-        for token in self.stop_token_ids:
-            _check_whole("stop_token_ids", token, 0)
+        _check(self)
 
 
 def apply_repetition_penalty(logits: Tensor, seen: Iterable[int], penalty: float) -> Tensor:

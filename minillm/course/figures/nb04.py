@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,8 +14,15 @@ from minillm.course import plots
 from minillm.course.sampler import about, filtered, kept
 
 
-def work(lengths: Sequence[int], parts: Mapping[str, Sequence[float]], crossing: int) -> Figure:
-    """FLOPs of a pass against prompt length. parts: name to FLOPs at each length."""
+def work(lengths: Sequence[int], counts: Sequence[Mapping[str, float]]) -> None:
+    """FLOPs of a pass against prompt length. counts: by part, at each length."""
+    parts = {
+        "all weights but the head": [each["projections"] + each["MLP"] for each in counts],
+        "tokens with tokens": [each["tokens with tokens"] for each in counts],
+        "head, one position": [each["head"] for each in counts],
+    }
+    weights, own, _ = parts.values()
+    crossing = round(lengths[0] * weights[0] / own[0])
     fig, ax = plt.subplots()
     for i, (name, counts) in enumerate(parts.items()):
         ax.plot(lengths, np.array(counts) / 1e9, marker=plots.MARKERS[i], label=name)
@@ -32,12 +38,17 @@ def work(lengths: Sequence[int], parts: Mapping[str, Sequence[float]], crossing:
     ax.minorticks_off()
     ax.set_title("The weights' work grows with T, attention's own with T²")
     ax.legend()
-    return fig
+    plots.show(
+        fig,
+        alt=f"GFLOP per pass against prompt length, {lengths[0]} to {lengths[-1]:,} tokens. The "
+        "work of the weights grows in step with the prompt, attention's own with its square; they "
+        f"meet at {crossing:,} tokens.",
+    )
 
 
 def lens_ranks(
     by_answer: Mapping[str, Sequence[int]], cut: Sequence[int], answer: str, layer: int
-) -> Figure:
+) -> None:
     """Rank of the right answer after each layer, counted from 1, on a log axis.
 
     by_answer: answer to ranks counted from 0. cut: the ranks of `answer` with head 23.4's edge cut.
@@ -65,10 +76,19 @@ def lens_ranks(
     ax.minorticks_off()
     ax.set_title("The answer rises from layer 23 on, and leads only at the end")
     ax.legend(loc="upper left")
-    return fig
+    places = "; ".join(
+        f"{name} {found[layer] + 1:,}, {found[layer + 2] + 1:,} and {found[-1] + 1}"
+        for name, found in by_answer.items()
+    )
+    plots.show(
+        fig,
+        alt=f"Rank of the right answer after each layer, log axis. At h[{layer}], h[{layer + 2}] and "
+        f"the end: {places}. With layer {layer}'s edge cut, {answer}: {cut[layer] + 1:,}, "
+        f"{cut[layer + 2] + 1:,} and {cut[-1] + 1}.",
+    )
 
 
-def lens_losses(losses: Sequence[float], uniform: float) -> Figure:
+def lens_losses(losses: Sequence[float], uniform: float) -> None:
     """Mean loss of the lens by layer; the first value is left out, since it is off the scale."""
     fig, ax = plt.subplots()
     states = range(1, len(losses))
@@ -89,11 +109,17 @@ def lens_losses(losses: Sequence[float], uniform: float) -> Figure:
         ha="right",
     )
     ax.set(xlabel="hidden state h[l]: after l layers", ylabel="loss, nats per token", ylim=(0, 23))
-    ax.set_title("Until layer 24 the lens is worse than a blind guess")
-    return fig
+    first = next(i for i, value in enumerate(losses) if value < uniform)
+    ax.set_title(f"Up to h[{first - 1}] the lens is worse than a blind guess")
+    plots.show(
+        fig,
+        alt=f"Loss of the lens by layer: {losses[1]:.0f} nats at h[1], {max(losses[1:]):.0f} at "
+        f"most, below a blind guess ({uniform:.1f}) from h[{first}] on, {losses[-1]:.1f} at the "
+        "end.",
+    )
 
 
-def sampling(logits: Tensor, temperatures: Sequence[float], top_p: float, min_p: float) -> Figure:
+def sampling(logits: Tensor, temperatures: Sequence[float], top_p: float, min_p: float) -> None:
     """Probability by rank at several temperatures, and where two filters cut. logits: (V,)."""
     fig, ax = plt.subplots(figsize=(7.2, 4.2))
     for i, temperature in enumerate(temperatures):
@@ -120,7 +146,16 @@ def sampling(logits: Tensor, temperatures: Sequence[float], top_p: float, min_p:
     ax.set(xlabel="rank of the token", ylabel="probability")
     ax.set_title("Heat flattens the curve; top-p then lets the tail in, min-p does not")
     ax.legend(loc="lower left")
-    return fig
+    stops = "; ".join(
+        f"T = {temperature}: {about(kept(filtered(logits, temperature, top_p=top_p)))} and "
+        f"{about(kept(filtered(logits, temperature, min_p=min_p)))}"
+        for temperature in temperatures
+    )
+    plots.show(
+        fig,
+        alt="Probability against rank, both logarithmic; heat flattens the curve. Tokens kept by "
+        f"top-p {top_p} and by min-p {min_p}, at {stops}.",
+    )
 
 
 def time_and_roofline(
@@ -130,7 +165,7 @@ def time_and_roofline(
     weight_bytes: float,
     bandwidth: float,
     peak: float,
-) -> Figure:
+) -> None:
     """Left: time of a pass against prompt length, with both bounds. Right: the same as a roofline.
 
     flops: of each pass. bandwidth: bytes per second. peak: FLOPs per second.
@@ -153,7 +188,12 @@ def time_and_roofline(
         loc="outside lower center",
         ncols=3,
     )
-    return fig
+    plots.show(
+        fig,
+        alt=f"Left: time of a pass from {1e3 * seconds[0]:.0f} ms at {lengths[0]} token to "
+        f"{1e3 * seconds[-1]:.0f} ms at {lengths[-1]}, with both bounds below it. Right: the same "
+        f"passes under the roofline, whose ridge is at {ridge:.1f} FLOPs per byte.",
+    )
 
 
 def _time(

@@ -1,0 +1,107 @@
+"""One forward pass taken apart: wired otherwise, its products counted, held against the machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from minillm.course.probes import OnePass, forward
+from minillm.course.timing import timed
+from minillm.course.trace import replaced
+from minillm.layers.attention import causal_mask
+from minillm.layers.embedding import embed
+from minillm.llm import LLM
+from minillm.model import Block, Step
+
+Function = Callable[[Tensor], Tensor]
+# From the stream, the block's two parts and its two norms to the stream after the block.
+Wiring = Callable[[Tensor, Function, Function, Function, Function], Tensor]
+
+
+@torch.inference_mode()
+def run_wired(
+    llm: LLM,
+    wire: Wiring,
+    ids: Sequence[int],
+    *,
+    last_norm: bool = True,
+    add_positions: bool = False,
+) -> tuple[Tensor, list[float]]:
+    """One pass over a text with the model's own weights and a wiring of the caller's choice.
+
+    wire: `wire(x, attend, mlp, norm1, norm2)`, from the stream (1, T, C) before a block to the one
+        after it; the last four are functions of that block.
+    last_norm: whether the norm before the output head is applied.
+    add_positions: whether 0, 1, 2, … is added to the embedding, as the article writes it.
+    Returns logits (T, V), and the largest magnitude in the stream after each block.
+    """
+    model, ops, eps = llm.model, llm.model.ops, llm.config.rms_norm_eps
+    once = OnePass(torch.arange(len(ids))[None])
+    step = Step(once.positions, llm.config.head_dim, llm.device)
+    x = embed(torch.tensor([list(ids)], device=llm.device), model.embed_tokens.weight)
+    if add_positions:
+        x = x + once.positions[..., None].to(x)
+    sizes = []
+    for layer in model.layers:
+        block = cast(Block, layer)
+        x = wire(
+            x,
+            partial(block.self_attn, step=step, cache=once, ops=ops),
+            partial(block.mlp, ops=ops),
+            partial(ops.rms_norm, weight=block.input_layernorm.weight, eps=eps),
+            partial(ops.rms_norm, weight=block.post_attention_layernorm.weight, eps=eps),
+        )
+        sizes.append(float(x.abs().max()))
+    if last_norm:
+        x = ops.rms_norm(x, model.norm.weight, eps)
+    return model.logits(x[0]).float(), sizes
+
+
+def counted_flops(llm: LLM, ids: Sequence[int]) -> int:
+    """The FLOPs of one pass up to the last position's logits, as PyTorch counts its products.
+
+    Its counter cannot see into the fused attention kernel, so attention runs in two plain products.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        scores = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
+        seen = causal_mask(scores.shape[2], scores.shape[3]) if mask is None else mask
+        return scores.masked_fill(~seen, -math.inf).softmax(-1) @ v
+
+    with FlopCounterMode(display=False) as counter, replaced(llm, attention=plain):
+        llm.model.logits(forward(llm, ids)[-1])
+    return int(counter.get_total_flops())
+
+
+def measured_bandwidth(llm: LLM) -> float:
+    """Bytes per second at which all weights can be read from memory, the best of seven readings."""
+    weights = list(llm.model.parameters())
+    _, seconds = timed(lambda: [weight.sum() for weight in weights], repeat=7)
+    return sum(weight.nbytes for weight in weights) / seconds
+
+
+def measured_peak(size: int = 1024) -> float:
+    """FLOPs per second of a large square matrix product in float32, the best of nine."""
+    square = torch.rand(size, size)
+    return 2 * size**3 / timed(torch.mm, square, square, repeat=9)[1]
+
+
+def doubling(lengths: Sequence[int], seconds: Sequence[float]) -> float:
+    """The length at which the time is first twice that of the shortest, between neighbours.
+
+    The last length where it never is.
+    """
+    pairs = list(zip(lengths, seconds, strict=True))
+    wanted = 2 * seconds[0]
+    for (short, before), (long, after) in pairwise(pairs):
+        if after >= wanted:
+            return short + (long - short) * (wanted - before) / (after - before)
+    return lengths[-1]
