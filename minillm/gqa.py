@@ -56,20 +56,23 @@ def to_grouped(
     several times: the results of a model with fewer heads in these layers, without its savings.
     Raises ValueError for a number that does not divide, or is not divided by, the model's.
     """
-    K = model.config.num_key_value_heads
-    config = replace(model.config, num_key_value_heads=num_key_value_heads)
+    K, L = model.config.num_key_value_heads, model.config.num_hidden_layers
+    chosen = range(L) if layers is None else layers
+    if unknown := sorted(set(chosen) - set(range(L))):
+        raise ValueError(f"layers {unknown} do not exist; the model has 0 to {L - 1}")
     regroup = pool_kv_heads if num_key_value_heads <= K else repeat_kv_heads
     weights = model.state_dict()
-    for index in range(config.num_hidden_layers) if layers is None else layers:
+    for index in chosen:
         for name in ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias"):
             key = f"layers.{index}.self_attn.{name}"
             if key in weights:
                 weights[key] = regroup(weights[key], K, num_key_value_heads)
                 if layers is not None:
                     weights[key] = repeat_kv_heads(weights[key], num_key_value_heads, K)
+    config = model.config
+    if layers is None:
+        config = replace(config, num_key_value_heads=num_key_value_heads)
     table = model.embed_tokens.weight
-    grouped = load_transformer(
-        config if layers is None else model.config, weights, device=table.device, dtype=table.dtype
-    )
+    grouped = load_transformer(config, weights, device=table.device, dtype=table.dtype)
     grouped.ops = model.ops
     return grouped

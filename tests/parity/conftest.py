@@ -55,8 +55,28 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(params=CASES)
 def pair(request):
-    """(ours, theirs, vocabulary size): two models with the same random weights."""
-    name, settings = CASES[request.param]
+    """(ours, theirs): two models with the same random weights."""
+    return models(*CASES[request.param])
+
+
+# All layers windowed; the first one global; a window under a stretched RoPE.
+WINDOWED = {
+    "mistral": CASES["mistral"],
+    "qwen2": CASES["qwen2"],
+    "mistral-yarn": (
+        "Mistral",
+        {"num_key_value_heads": 2, "sliding_window": 9, "rope_parameters": YARN},
+    ),
+}
+
+
+@pytest.fixture(params=WINDOWED)
+def windowed_pair(request):
+    """As `pair`, for models whose layers have a window of 9."""
+    return models(*WINDOWED[request.param])
+
+
+def models(name, settings):
     settings = SIZES | settings
     if "rope_parameters" in settings:
         settings["rope_parameters"] = {"rope_theta": 10_000.0} | settings["rope_parameters"]

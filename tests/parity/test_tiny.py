@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from minillm.generate import Request, decode, prefill
+from minillm.kv_cache import new_cache
 from minillm.kv_cache.dense import DenseKVCache
+from minillm.kv_cache.sliding import SlidingKVCache
 from minillm.sampling import SamplingParams
 
 LENGTH = 40  # past the window of 9 and the original RoPE length of 16
@@ -58,6 +60,21 @@ def test_ragged_batch_then_decode(pair, ids, chunk_size):
     for row, prompt in enumerate(prompts):
         alone = theirs(torch.tensor([prompt + more[row].tolist()])).logits[0, len(prompt) - 1 :]
         assert difference(torch.stack([step[row] for step in found]), alone) < 1e-5
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 9, 16, None])
+@pytest.mark.parametrize("prompt", [5, 9, 25])
+def test_m05_sliding_cache(windowed_pair, ids, prompt, chunk_size):
+    """Prefill in chunks, decode far past the window of 9: what the ring dropped is not missed."""
+    ours, theirs = windowed_pair
+    cache = new_cache(ours.config, 2, LENGTH)
+    assert isinstance(cache, SlidingKVCache)
+    assert cache.nbytes < DenseKVCache(ours.config, 2, LENGTH).nbytes / 2
+    found = [prefill(ours, ids[:, :prompt].tolist(), cache, chunk_size)]
+    steps = ids[:, prompt:].split(1, dim=1)
+    found += [ours.logits(ours(step, cache)[:, -1]) for step in steps]
+    expected = theirs(ids).logits[:, prompt - 1 :]
+    assert difference(torch.stack(found, dim=1), expected) < 1e-5
 
 
 def test_greedy_batch_equals_one_by_one(pair, ids):
