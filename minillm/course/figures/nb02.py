@@ -87,7 +87,7 @@ def one_pair(pairs: Sequence[int] = (0, 8, 16, 31)) -> None:
         ax.grid(visible=False)
         ax.spines[:].set_visible(False)
     distances = torch.arange(0, 401)
-    for i, pair in enumerate(pairs):
+    for pair in pairs:
         if pair == 0:  # too fast for a readable curve over 400 tokens: its first waves only
             d = torch.linspace(0, 25, 251)
             axes[2].plot(d, (frequency(0) * d).cos(), linewidth=1, label="pair 0 (to 25)")
