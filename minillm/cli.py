@@ -391,6 +391,8 @@ def _bench(arguments: argparse.Namespace) -> None:
     from minillm.bench import machine, measure, minillm_engine, transformers_engine
     from minillm.weights.pull import resolve
 
+    if arguments.compare and arguments.window is not None:
+        raise ValueError("--compare measures the model as it is; leave --window out")
     llm = _load(arguments)
     engines = {"minillm": minillm_engine(llm)}
     if arguments.compare:

@@ -30,7 +30,8 @@ DTYPES = {
 # A batch's prompts run at most so many positions at a time, so that activations stay small
 # whatever the batch and the context: 8,192 rows of SmolLM2's F = 1,536 are 50 MB in float32.
 PREFILL_POSITIONS = 8_192
-WINDOW_POSITIONS = 1_024
+# Of one row so many where every layer has a window: a chunk of T tokens scores T·(T + window) pairs.
+WINDOW_POSITIONS = 256
 
 Prompt = str | Sequence[int] | Tensor
 Batch = list[str] | list[list[int]] | list[Prompt]
@@ -230,11 +231,7 @@ class LLM:
         return new_cache(self.config, batch_size, capacity, dtype=self.dtype, device=self.device)
 
     def chunk_size(self, batch_size: int) -> int:
-        """Positions per row that one step of a prompt may run: see PREFILL_POSITIONS.
-
-        Where windows are all that a layer sees, smaller chunks save work: a chunk of T tokens
-        scores T·(T + window) pairs. Sinks allow no more than the trained length.
-        """
+        """Positions per row that one step of a prompt runs; sinks allow the trained length."""
         size = max(PREFILL_POSITIONS // batch_size, 1)
         if self.config.context is not None:
             return size

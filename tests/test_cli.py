@@ -47,6 +47,17 @@ def test_generate_raw_and_stop(capsys):
     assert capsys.readouterr().out == " 5, 6,\n"
 
 
+def test_generate_with_a_window(capsys):
+    """A few numbers before it are enough to count on; one comma is not, unless layers see all."""
+    arguments = ["generate", "--raw", "1, 2, 3, 4,", "--max-new-tokens", "12"]
+    assert main([*arguments, "--window", "16", "--sinks", "1"]) == 0
+    assert capsys.readouterr().out.startswith(" 5, 6, 7")
+    assert main([*arguments, "--window", "2"]) == 0
+    assert "5, 6, 7" not in capsys.readouterr().out
+    assert main([*arguments, "--window", "2", "--global-every", "1"]) == 0
+    assert capsys.readouterr().out.startswith(" 5, 6, 7")
+
+
 def test_generate_reads_standard_input():
     done = run("generate", "-", text=QUESTION + "\n")
     assert (done.stdout, done.returncode) == (PARIS, 0)
@@ -69,6 +80,10 @@ def test_chat_keeps_the_conversation():
         (["inspect", "/no/such/folder"], "/no/such/folder"),
         (["pull", "not a name"], "'not a name' cannot be pulled"),
         (["bench", "--runs", "0"], "runs is 0"),
+        (["bench", "--window", "9", "--compare", "transformers"], "leave --window out"),
+        (["generate", "x", "--window", "0"], "window is 0; a whole number from 1"),
+        (["generate", "x", "--window", "8", "--sinks", "-1"], "sinks is -1"),
+        (["chat", "--sinks", "4"], "sinks and global_every need a window"),
     ],
 )
 def test_errors_are_one_line(capsys, arguments, message):
@@ -233,3 +248,5 @@ def test_history_is_cut_to_the_context(llm, monkeypatch):
     assert fit_history(llm, system, [question], 512) == [*system, question]
     with pytest.raises(ValueError, match="the context of 8192"):
         fit_history(llm, system, [{"role": "user", "content": "word " * 9_000}], 512)
+    monkeypatch.setattr(llm, "config", llm.config.with_window(64))
+    assert fit_history(llm, system, [*turns, question], 512) == [*system, *turns, question]

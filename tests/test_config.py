@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from minillm.config import ModelConfig, RopeConfig, read_json
+from minillm.config import LayerConfig, ModelConfig, RopeConfig, read_json
 
 LLAMA = {
     "model_type": "llama",
@@ -145,3 +145,52 @@ def test_json_that_is_not_utf8(tmp_path):
     path.write_bytes(json.dumps(LLAMA).encode() + b"\xff\xfe")
     with pytest.raises(ValueError, match="not valid JSON"):
         read_json(path)
+
+
+def test_with_window():
+    config = ModelConfig.from_hf(LLAMA)
+    rope = config.layers[0].rope
+    local = config.with_window(64, sinks=2)
+    assert local.layers == (LayerConfig(64, rope, sinks=2),) * 30
+    assert config.layers == (LayerConfig(None, rope),) * 30
+    mixed = config.with_window(64, global_every=6)
+    windows = [layer.sliding_window for layer in mixed.layers]
+    assert windows == [64, 64, 64, 64, 64, None] * 5
+    assert config.with_window(64, global_every=1) == config
+    assert config.with_window(64, global_every=31) == config.with_window(64)
+    assert local.with_window(9).layers == (LayerConfig(9, rope),) * 30
+    half = local.with_window(9, global_every=2)  # a layer that is left out stays as it is
+    assert [layer.sliding_window for layer in half.layers] == [9, 64] * 15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"window": 0}, "window is 0"),
+        ({"window": -4}, "window is -4"),
+        ({"window": True}, "window is True"),
+        ({"window": 2.0}, "window is 2.0"),
+        ({"window": None}, "window is None"),
+        ({"window": "64"}, "window is '64'"),
+        ({"window": 64, "sinks": -1}, "sinks is -1"),
+        ({"window": 64, "sinks": True}, "sinks is True"),
+        ({"window": 64, "sinks": 1.5}, "sinks is 1.5"),
+        ({"window": 64, "global_every": 0}, "global_every is 0"),
+        ({"window": 64, "global_every": -6}, "global_every is -6"),
+        ({"window": 64, "global_every": True}, "global_every is True"),
+    ],
+)
+def test_with_window_refuses(arguments, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}; a whole number from 1"):
+        ModelConfig.from_hf(LLAMA).with_window(**arguments)
+
+
+def test_context_is_unlimited_where_all_layers_have_a_window():
+    config = ModelConfig.from_hf(LLAMA)
+    assert config.context == 8_192
+    assert config.with_window(8_192).context is None
+    assert config.with_window(8_192, sinks=1).context == 8_192
+    assert config.with_window(8_193).context == 8_192  # reaches further than the trained length
+    assert config.with_window(64, sinks=4).context is None
+    assert config.with_window(64, global_every=6).context == 8_192
+    assert config.with_window(64, global_every=31).context is None

@@ -232,6 +232,87 @@ def test_the_context_ends_the_output(smollm2):
         small.chat(QUESTION)
 
 
+def tiny(window=None, sinks=0, global_every=None):
+    """Two random layers with a context of 32; its ids are bytes."""
+    from minillm.config import LayerConfig, ModelConfig
+    from minillm.model import Transformer
+    from minillm.tokenizer import Tokenizer
+
+    config = ModelConfig(
+        vocab_size=256,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=32,
+        layers=(LayerConfig(),) * 2,
+    )
+    if window is not None:
+        config = config.with_window(window, sinks=sinks, global_every=global_every)
+    torch.manual_seed(0)
+    return LLM(Transformer(config).requires_grad_(False), Tokenizer.train([], vocab_size=256))
+
+
+def ids(length, seed=0):
+    return torch.randint(256, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@pytest.mark.parametrize("sinks", [0, 2])
+def test_windows_in_every_layer_lift_the_limit_of_the_context(sinks):
+    """300 tokens of prompt and 100 of answer, with a context of 32, in the memory of one window."""
+    small = tiny(window=8, sinks=sinks)
+    params = SamplingParams(max_new_tokens=100, temperature=1.0, seed=3)
+    stream = small.stream(ids(300), params)
+    assert "".join(stream) == stream.output.text
+    output = stream.output
+    assert (len(output.token_ids), output.finish_reason) == (100, "length")
+    assert output.stats.cache_bytes == (8 + sinks) * small.config.cache_bytes_per_token(4)
+    assert output.token_ids == small.generate(ids(300), params).token_ids
+    logits = small.logits(ids(300))
+    assert logits.shape == (300, 256)
+    assert torch.isfinite(logits).all()
+
+
+def test_long_batches_with_windows_equal_one_by_one():
+    small = tiny(window=8, sinks=1)
+    prompts = [ids(n, seed=n) for n in (3, 200, 31, 33)]
+    params = [SamplingParams(max_new_tokens=n) for n in (90, 10, 40, 5)]
+    together = small.generate(prompts, params)
+    for prompt, each, output in zip(prompts, params, together, strict=True):
+        assert output.token_ids == small.generate(prompt, each).token_ids
+        assert output.stats.cache_bytes == 9 * small.config.cache_bytes_per_token(4)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"window": 8, "global_every": 2}, {"window": 33}])
+def test_the_context_holds_where_a_layer_sees_further(arguments):
+    small = tiny(**arguments)
+    with pytest.raises(ValueError, match="33 tokens; the context holds 32"):
+        small.generate(ids(33))
+    output = small.generate(ids(30), SamplingParams(max_new_tokens=100))
+    assert (len(output.token_ids), output.finish_reason) == (3, "length")
+    places = {8: 8 + 32, 33: 32 + 32}.get(arguments.get("window", 33))
+    assert output.stats.cache_bytes == places * small.config.cache_bytes_per_token(4) / 2
+
+
+def test_a_window_on_the_real_model(smollm2, llm):
+    from minillm.kv_cache.sliding import SlidingKVCache
+
+    few = LLM.from_pretrained(smollm2, device="cpu", dtype="float32", window=16, sinks=1)
+    assert few.config == llm.config.with_window(16, sinks=1)
+    assert isinstance(few.new_cache(1, 100), SlidingKVCache)
+    assert isinstance(llm.new_cache(1, 100), DenseKVCache)
+    prompt = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,"
+    output = few.generate(prompt, GREEDY)
+    assert output.text.startswith(" 13, 14,")
+    assert output.stats.cache_bytes == 17 * few.config.cache_bytes_per_token(4)
+    with pytest.raises(ValueError, match="sinks and global_every need a window"):
+        LLM.from_pretrained(smollm2, sinks=4)
+    with pytest.raises(ValueError, match="window is -1"):
+        LLM.from_pretrained(smollm2, window=-1)
+
+
 def test_ids_without_a_token_are_never_picked():
     """A vocabulary that is larger than the tokenizer's, as in Qwen: the spare ids have no text."""
     from minillm.config import LayerConfig, ModelConfig
