@@ -131,23 +131,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _check_size("num_hidden_layers", self.num_hidden_layers, MAX_LAYERS)
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "intermediate_size",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "max_position_embeddings",
-        ):
-            _check_size(name, getattr(self, name))
-        for name in (
-            "tie_word_embeddings",
-            "attention_bias",
-            "attention_output_bias",
-            "mlp_bias",
-        ):
-            _check_flag(name, getattr(self, name))
+        for field in fields(self):
+            if field.type is int:
+                _check_size(field.name, getattr(self, field.name))
+            elif field.type is bool:
+                _check_flag(field.name, getattr(self, field.name))
         _check_positive("rms_norm_eps", self.rms_norm_eps)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(

@@ -30,7 +30,7 @@ DTYPES = {
 # A batch's prompts run at most so many positions at a time, so that activations stay small
 # whatever the batch and the context: 8,192 rows of SmolLM2's F = 1,536 are 50 MB in float32.
 PREFILL_POSITIONS = 8_192
-# Of one row so many where every layer has a window: a chunk of T tokens scores T·(T + window) pairs.
+# Of a row so many where every layer has a window: T tokens at a time score T·(T + window) pairs.
 WINDOW_POSITIONS = 256
 
 Prompt = str | Sequence[int] | Tensor
