@@ -83,6 +83,15 @@ def step_ms(llm: LLM, cache: KVCache, repeat: int = 5) -> float:
     return 1e3 * best
 
 
+def run_ms(lengths: Sequence[int], step: Sequence[float]) -> float:
+    """Milliseconds of all steps from the first length to the last, from those at a few lengths.
+
+    Between two lengths the time of a step is taken to change evenly.
+    """
+    parts = range(1, len(lengths))
+    return sum((lengths[i] - lengths[i - 1]) * (step[i] + step[i - 1]) / 2 for i in parts)
+
+
 def crossing(xs: Sequence[float], ys: Sequence[float], level: float) -> float | None:
     """The x at which a curve through the points first reaches a level; None if it never does.
 
