@@ -5,8 +5,11 @@ The live cells of the notebook call the same functions at a few points.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from torch import Tensor
 
 from minillm.course.precomputed import Measurement
 from minillm.course.probes import (
@@ -89,6 +92,74 @@ def _patching_sample(llm: LLM, values: Any) -> Iterable[tuple[str, float, float]
     for layer, row in now["patched"].items():
         for position, difference in enumerate(row):
             yield f"layer {layer}, {position}", values["patched"][layer][position], difference
+
+
+@contextmanager
+def _hooks(
+    llm: LLM, part: str, layers: Iterable[int], hook_of: Callable[[int], Any]
+) -> Iterator[None]:
+    with ExitStack() as stack:
+        for layer in layers:
+            module = getattr(llm.model.layers[layer], part)
+            stack.callback(module.register_forward_hook(hook_of(layer)).remove)
+        yield
+
+
+def swapped(llm: LLM, part: str, layers: Sequence[int], position: int) -> float:
+    """The France prompt with Italy's outputs of some layers' attention or MLP at one position.
+
+    part: "self_attn" or "mlp". Returns the logit of ` Rome` minus that of ` Paris`.
+    """
+    france, italy = capital_ids(llm, " France"), capital_ids(llm, " Italy")
+    rome, paris = (llm.tokenizer.encode(CAPITALS[name])[0] for name in (" Italy", " France"))
+    found: dict[int, Tensor] = {}
+
+    def keep(layer: int) -> Any:
+        return lambda _, args, out: found.update({layer: out[0, position].clone()})
+
+    def put(layer: int) -> Any:
+        def hook(_: object, args: object, out: Tensor) -> Tensor:
+            out = out.clone()  # (B, T, C)
+            out[:, position] = found[layer]
+            return out
+
+        return hook
+
+    with _hooks(llm, part, layers, keep):
+        forward(llm, italy)
+    with _hooks(llm, part, layers, put):
+        return prefer(llm, france, rome, paris)
+
+
+@contextmanager
+def without_residual(llm: LLM) -> Iterator[LLM]:
+    """The model whose blocks pass on only what attention and then the MLP give.
+
+    A block computes x + attention(…), so its attention gives attention(…) - x here; likewise the
+    MLP.
+    """
+    entered: dict[int, Tensor] = {}
+
+    def enter(layer: int) -> Any:
+        return lambda _, args: entered.update({layer: args[0]})
+
+    def subtract(layer: int) -> Any:
+        def hook(_: object, args: object, out: Tensor) -> Tensor:
+            before, entered[layer] = entered[layer], out
+            return out - before
+
+        return hook
+
+    layers = range(llm.config.num_hidden_layers)
+    with (
+        ExitStack() as stack,
+        _hooks(llm, "self_attn", layers, subtract),
+        _hooks(llm, "mlp", layers, subtract),
+    ):
+        for layer in layers:
+            block = llm.model.layers[layer]
+            stack.callback(block.register_forward_pre_hook(enter(layer)).remove)
+        yield llm
 
 
 def hidden_country(llm: LLM, layer: int) -> tuple[int, float]:
