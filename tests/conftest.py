@@ -1,7 +1,6 @@
 """What all tests share: markers that skip where the hardware is missing, and the real model."""
 
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,17 @@ if TYPE_CHECKING:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Tests that take minutes or need more than `make setup` brings: left out unless -m names them.
+ON_REQUEST = ("binder", "browser", "forms")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked = str(config.option.markexpr)
+    for marker in (name for name in ON_REQUEST if name not in asked):
+        skip = pytest.mark.skip(reason=f"only with -m {marker}")
+        for item in items:
+            if item.get_closest_marker(marker):
+                item.add_marker(skip)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -23,8 +32,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
-    if item.get_closest_marker("browser") and not any(map(shutil.which, CHROMIUM_NAMES)):
-        pytest.skip("needs Chromium")
 
 
 @pytest.fixture(scope="session")
