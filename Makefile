@@ -22,13 +22,13 @@ unexport PROMPT
 LAB_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup env lab generate chat test check format fuzz clean
+.PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder check format fuzz clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  PYTHON=python3.12   the Python that .venv is made with (3.11 or newer)'
-	@echo '  ARGS="…"            more arguments for generate, chat, lab and test'
+	@echo '  ARGS="…"            more arguments for generate, chat, lab and the tests'
 
 setup: ## create .venv, install the pinned packages and the kernel, fetch the model
 	@$(BOOTSTRAP)
@@ -48,6 +48,16 @@ chat: setup ## talk to the model in the terminal
 
 test: setup ## run the whole suite: unit, parity, packaging, and every notebook under nbval
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-notebooks: setup ## each notebook in three forms: as is, without vector instructions, with one thread
+	@$(BIN)/python -m pytest -m "slow or forms" tests/notebooks/test_notebooks.py $(ARGS)
+
+test-browser: setup ## each notebook in JupyterLab in headless Chromium, which it installs on Debian
+	@$(BIN)/python tools/browser.py
+	@$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+test-binder: setup ## Binder's environment from its own files, and the notebooks in it (minutes)
+	@$(BIN)/python -m pytest -m binder tests/packaging/test_binder.py $(ARGS)
 
 check: env ## ruff, mypy and the notebook check (under a minute)
 	@$(BIN)/ruff check .

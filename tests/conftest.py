@@ -63,7 +63,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(str(text))
     measured = [values for r in reports if "peak_bytes" in (values := dict(r.user_properties))]
     if measured:
-        terminalreporter.section("notebooks: time and peak memory of the kernel")
-    for values in sorted(measured, key=lambda values: str(values["notebook"])):
-        seconds, peak = float(values["seconds"]), float(values["peak_bytes"]) / 1e6
-        terminalreporter.line(f"{values['notebook']:<36} {seconds:6.1f} s {peak:8,.0f} MB")
+        terminalreporter.section("notebooks: time, processor time, peak memory of the kernel")
+    for values in sorted(measured, key=lambda v: (str(v["notebook"]), str(v["form"]))):
+        seconds, cpu = float(values["seconds"]), float(values["cpu_seconds"])
+        terminalreporter.line(
+            f"{values['notebook']:<32} {values['form']:<22} {seconds:6.1f} s {cpu:6.1f} s "
+            f"{float(values['peak_bytes']) / 1e6:6,.0f} MB"
+            + ("  WARNING: over the limit of 90 s, unless the machine was busy" * values["slow"])
+        )

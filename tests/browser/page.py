@@ -52,8 +52,15 @@ class Page:
     def __init__(self, driver: Chrome, server: Server, notebook: str) -> None:
         self.driver, self.server, self.notebook = driver, server, notebook
         self.driver.get(server.url(notebook))
-        self.until(lambda: self.count(".jp-Notebook .jp-Cell"), "no cells in the page")
-        self.until(lambda: self.progress()["status"] == "idle", "no kernel started")
+        stored = (server.root / "notebooks" / notebook).read_text(encoding="utf-8")
+        cells = len(json.loads(stored)["cells"])
+        selector = ".jp-Notebook .jp-Cell"
+        self.until(lambda: self.count(selector) == cells, f"not {cells} cells in the page")
+        # The page calls a notebook idle that has no kernel yet.
+        self.until(
+            lambda: server.kernel_is_connected() and self.progress()["status"] == "idle",
+            "no kernel started",
+        )
 
     # Looking ----------------------------------------------------------------------------------
 
@@ -117,7 +124,7 @@ class Page:
             assert element is not None
             element.click()
 
-    def run_all(self) -> None:
+    def run_all(self, seconds: float = RUN_SECONDS) -> None:
         """Run, Run All Cells; returns when all have run and the kernel is idle, or one failed."""
         self.menu("Run", "Run All Cells")
 
@@ -126,7 +133,7 @@ class Page:
             ended = now["status"] == "idle" and not now["waiting"]
             return ended and (now["failed"] or now["run"] == now["all"])
 
-        self.until(done, "Run All did not end", RUN_SECONDS)
+        self.until(done, "Run All did not end", seconds)
 
     def saved(self) -> dict[str, Any]:
         """Saves, and returns the notebook that the file then holds."""

@@ -81,6 +81,11 @@ class Server:
             content: bytes = reply.read()
         return content
 
+    def kernel_is_connected(self) -> bool:
+        """Whether there is a kernel that waits for work from a page."""
+        kernels = [session["kernel"] for session in json.loads(self.ask("api/sessions"))]
+        return any(k["connections"] and k["execution_state"] == "idle" for k in kernels)
+
     def end_kernels(self) -> None:
         """Ends every session with its kernel: the next notebook may need its memory."""
         for session in json.loads(self.ask("api/sessions")):

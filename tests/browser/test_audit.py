@@ -65,7 +65,7 @@ def opened(driver, server):
         notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": nb.KERNEL})
         path.write_text(json.dumps(notebook))
         page = Page(driver, server, name)
-        page.run_all()
+        page.run_all(seconds=60.0)
         return page
 
     yield run

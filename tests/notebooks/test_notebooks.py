@@ -1,15 +1,29 @@
-"""Every notebook under plain nbval, one at a time, with the guards that nbval lacks."""
+"""Every notebook under plain nbval, one at a time, with the guards that nbval lacks.
 
+The plain form always; the two others with `make test-notebooks`.
+"""
+
+import os
 from pathlib import Path
 
 import pytest
 
 from minillm.course.tool import check, rules
 from minillm.course.tool.project import Project
+from tests.notebooks.runner import FORMS, PEAK_LIMIT, SECONDS_LIMIT
 
 PROJECT = Project(Path(__file__).parents[2])
 NOTEBOOKS = [pytest.param(path, id=path.stem) for path in PROJECT.notebooks]
-PEAK_LIMIT = 1.5e9  # bytes; Binder gives 1 to 2 GB
+RUNS = [
+    pytest.param(
+        path,
+        form,
+        id=f"{path.stem}-{form.replace(' ', '_')}",
+        marks=() if form == "as is" else pytest.mark.forms,
+    )
+    for path in PROJECT.notebooks
+    for form in FORMS
+]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
@@ -19,14 +33,21 @@ def test_stored_outputs_are_complete_and_clean(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS)
-def test_outputs_are_reproduced(path, nbval, smollm2, record_property):
-    outcome = nbval(path)
+@pytest.mark.parametrize(("path", "form"), RUNS)
+def test_outputs_are_reproduced(path, form, nbval, smollm2, record_property):
+    outcome = nbval(path, FORMS[form])
     record_property("notebook", path.name)
+    record_property("form", form)
     record_property("seconds", outcome.seconds)
+    record_property("cpu_seconds", outcome.cpu_seconds)
     record_property("peak_bytes", outcome.peak_bytes)
+    record_property("slow", outcome.seconds > SECONDS_LIMIT)
     assert outcome.passed, outcome.text
     assert outcome.peak_bytes < PEAK_LIMIT
+    # Wall time depends on what else the machine does, so the summary only remarks on it. Time on
+    # the processor, spread over two cores at best, is a limit that other work does not move.
+    cores = 1 if form == "one thread" else min(2, os.cpu_count() or 1)
+    assert outcome.cpu_seconds / cores < SECONDS_LIMIT
 
 
 def test_the_notebooks_and_the_package_are_in_step():

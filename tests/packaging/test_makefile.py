@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 
 pytestmark = pytest.mark.skipif(
     not shutil.which("make") or os.name == "nt", reason="needs make and a POSIX shell"
@@ -88,7 +88,7 @@ def test_a_failed_set_up_stops_the_rest(sandbox: Path) -> None:
 
 def test_help_lists_the_commands() -> None:
     listed = make("help").stdout
-    for target in ("setup", "lab", "generate", "test", "check", "fuzz", "clean"):
+    for target in ("setup", "lab", "generate", "test", "test-browser", "check", "fuzz", "clean"):
         assert re.search(rf"make {target}\b", listed), target
     assert make().stdout == listed
 
@@ -96,7 +96,7 @@ def test_help_lists_the_commands() -> None:
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", ".ci/run"])
 def test_documented_commands_exist(document: str) -> None:
     text = (ROOT / document).read_text()
-    named = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE))
     assert named <= TARGETS, f"{document} names {named - TARGETS}"
     if document != ".ci/run":
         assert {"test", "check"} <= named

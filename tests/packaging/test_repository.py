@@ -1,6 +1,7 @@
 """The repository's own promises: pins, extras, Binder, and what may not stand in a file."""
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
@@ -44,9 +45,12 @@ def tracked_files() -> list[Path]:
     return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
 
 
+def direct_lines() -> list[str]:
+    return PROJECT["dependencies"] + [line for extra in EXTRAS.values() for line in extra]
+
+
 def direct_requirements() -> list[Requirement]:
-    lines = PROJECT["dependencies"] + [line for extra in EXTRAS.values() for line in extra]
-    return [Requirement(line) for line in lines]
+    return [Requirement(line) for line in direct_lines()]
 
 
 # Dependencies -----------------------------------------------------------------------------------
@@ -100,7 +104,10 @@ def needed(names: list[str], extras: set[str]) -> Iterator[str]:
 
 def test_everything_that_make_installs_is_pinned() -> None:
     pinned = pins()
-    installed = {canonicalize_name(name) for name in needed(["minillm-course"], {"course", "test"})}
+    extras = {"course", "test"}
+    if importlib.util.find_spec("selenium"):
+        extras.add("browser")  # comes with `make test-browser`
+    installed = {canonicalize_name(name) for name in needed(["minillm-course"], extras)}
     missing = installed - set(pinned) - {"minillm-course"}
     # A CUDA build of torch brings its own, exactly pinned.
     missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-", "triton"))}
@@ -149,7 +156,7 @@ def test_every_declared_dependency_is_used() -> None:
 
 
 def test_tests_and_tools_import_only_what_the_extras_bring() -> None:
-    allowed = declared(PROJECT["dependencies"] + EXTRAS["course"] + EXTRAS["test"] + EXTRAS["gpu"])
+    allowed = declared(direct_lines())
     for folder in ("tests", "tools"):
         for module, path in imported_packages(folder).items():
             assert distribution(module) in allowed, f"{path} imports {module}"
