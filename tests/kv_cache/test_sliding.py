@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from minillm.config import LayerConfig, ModelConfig, RopeConfig
 from minillm.generate import Request, decode, prefill
 from minillm.kv_cache import new_cache
+from minillm.kv_cache.base import new_positions
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.sliding import (
     SlidingKVCache,
     held_positions,
     is_overwritten,
     ring_place,
+    ring_step,
     sink_turns,
 )
 from minillm.layers.rope import apply_rope, rope_tables
@@ -109,6 +111,26 @@ def test_held_positions_are_what_writing_one_by_one_leaves(window, sinks, length
     assert held_positions(torch.tensor([length]), window, sinks)[0].tolist() == written
     last = range(max(sinks, length - window), length)
     assert set(written) >= {*last, *range(min(sinks, length))}
+
+
+@given(
+    window=st.integers(1, 6),
+    sinks=st.integers(0, 4),
+    before=st.integers(0, 20),
+    counts=st.lists(st.integers(0, 15), min_size=1, max_size=3),
+)
+def test_a_step_writes_each_place_once_and_all_that_will_be_seen(window, sinks, before, counts):
+    """Two writes to one place would leave the order to chance."""
+    lengths = torch.full((len(counts),), before)
+    positions = new_positions(lengths, counts, 15)
+    rows, new, places = ring_step(lengths, positions, window, sinks).writes.tolist()
+    targets = list(zip(rows, places, strict=True))
+    assert len(set(targets)) == len(targets)
+    written = {(row, int(positions[row, n])) for row, n in zip(rows, new, strict=True)}
+    for row, count in enumerate(counts):
+        after = before + count
+        kept = {p for p in range(before, after) if p >= after - window or p < sinks}
+        assert {p for r, p in written if r == row} == kept
 
 
 # M05: a window of W is the token itself and W - 1 before it, in mask, prefill, decode and cache
