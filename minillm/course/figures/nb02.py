@@ -23,16 +23,18 @@ def cosines(raw: Tensor, centred: Tensor, marked: Mapping[str, tuple[float, floa
     for i, (ax, (title, values)) in enumerate(zip(axes, panels, strict=True)):
         bins = np.linspace(-0.5, 1, 76)
         counts, _, _ = ax.hist(
-            values.numpy(), bins=bins, color=plots.COLOURS[i], hatch=plots.HATCHES[i]
+            values.numpy(), bins=bins, color=plots.COLOURS[i], hatch=plots.HATCHES[i], alpha=0.75
         )
         top = counts.max()
-        ax.set(title=f"{title}: random pairs {values.mean():.2f} ± {values.std():.2f}", yticks=[])
+        mean = round(float(values.mean()), 2) + 0.0  # never "-0.00"
+        ax.set(title=f"{title}: random pairs {mean:.2f} ± {values.std():.2f}", yticks=[])
         ax.set_ylim(0, top * 1.1)
-        # Labels at staggered heights: two of the values may lie close together.
+        # Each label a step lower than the one to its left, so that none covers another's line.
         for rank, (name, both) in enumerate(sorted(marked.items(), key=lambda item: item[1][i])):
-            height = top * (0.95 - 0.25 * (rank % 4))
+            height = top * (0.97 - 0.19 * rank)
             ax.plot([both[i], both[i]], [0, height], "-", color=plots.INK, linewidth=1)
-            ax.text(both[i] + 0.008, height, f"{name} {both[i]:.2f}", va="top", fontsize=9)
+            label = {"va": "top", "fontsize": 9, "backgroundcolor": plots.PAPER}
+            ax.text(both[i] + 0.012, height, f"{name} {both[i]:.2f}", **label)
     axes[1].set_xlabel("cosine of the two vectors")
     plots.show(
         fig,
@@ -44,14 +46,17 @@ def cosines(raw: Tensor, centred: Tensor, marked: Mapping[str, tuple[float, floa
     )
 
 
-def word_map(points: Tensor, groups: Mapping[str, Sequence[str]], kept: float) -> None:
+def word_map(points: Tensor, groups: Mapping[str, str], sizes: Tensor) -> None:
     """Words in the plane of two directions; one marker and colour per group.
 
-    points: (words, 2), in the order of the groups. kept: the share of the variance that remains.
+    points: (words, 2), in the order of the groups. groups: name to its words in one text.
+    sizes: the singular values, whose squares are shares of the variance.
     """
+    kept = float(sizes[:2].square().sum() / sizes.square().sum())
     fig, ax = plt.subplots(figsize=(7.2, 5.4))
     start = 0
-    for i, (name, words) in enumerate(groups.items()):
+    for i, (name, text) in enumerate(groups.items()):
+        words = text.split()
         x, y = points[start : start + len(words)].T.tolist()
         start += len(words)
         colour = plots.COLOURS[i % len(plots.COLOURS)]
@@ -61,7 +66,7 @@ def word_map(points: Tensor, groups: Mapping[str, Sequence[str]], kept: float) -
     ax.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])
     ax.set_title(f"{len(points)} embeddings in the plane, {kept:.0%} of their variance")
     ax.margins(x=0.12)
-    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+    ax.legend(fontsize=9, loc="best")
     plots.show(
         fig,
         alt=f"A map of {len(points)} word embeddings on two directions that keep {kept:.0%} of "
@@ -71,7 +76,7 @@ def word_map(points: Tensor, groups: Mapping[str, Sequence[str]], kept: float) -
 
 def one_pair(pairs: Sequence[int] = (0, 8, 16, 31)) -> None:
     """The widget in print: two arrows before and after a shift, and the scores of four pairs."""
-    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), width_ratios=(1, 1, 2.6))
+    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.8), width_ratios=(1.25, 1.25, 2.6))
     for ax, (query, key) in zip(axes[:2], ((40, 28), (240, 228)), strict=True):
         ax.add_patch(plt.Circle((0, 0), 1, fill=False, color=plots.GRID))
         for name, position, colour, line in (
@@ -82,7 +87,7 @@ def one_pair(pairs: Sequence[int] = (0, 8, 16, 31)) -> None:
             ax.plot([0, x], [0, y], line, color=colour, linewidth=2.5)
             ax.plot(x, y, "o", color=colour)
             ax.text(1.28 * x, 1.28 * y, name, ha="center", va="center")
-        ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), aspect="equal", xticks=[], yticks=[])
+        ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal", xticks=[], yticks=[])
         ax.set_title(f"q at {query},\nk at {key}", fontsize=9)
         ax.grid(visible=False)
         ax.spines[:].set_visible(False)
@@ -94,8 +99,7 @@ def one_pair(pairs: Sequence[int] = (0, 8, 16, 31)) -> None:
             continue
         axes[2].plot(distances, (frequency(pair) * distances).cos(), label=f"pair {pair}")
     axes[2].set(xlabel="distance in tokens", ylabel="score of the pair", ylim=(-1.15, 1.15))
-    axes[2].legend(fontsize=8, loc="lower right")
-    axes[2].set_title("score against distance", fontsize=9)
+    fig.legend(fontsize=8, loc="outside lower right", ncols=4)
     twelve = float(torch.tensor(12 * frequency(8)).cos())
     plots.show(
         fig,
@@ -147,39 +151,29 @@ def speeds_kept(kept: Mapping[str, Tensor], factor: float) -> None:
     )
 
 
-def gap_curves(
-    gaps: Sequence[int],
-    copy: Mapping[str, Sequence[Sequence[float]]],
-    live: Mapping[str, Sequence[tuple[int, float]]],
-) -> None:
+def gap_curves(gaps: Sequence[int], copy: Mapping[str, Sequence[Sequence[float]]]) -> None:
     """The loss on the second copy against the gap before it: mean over seeds, by method.
 
-    copy: name to losses, [gap][seed]. live: points that were measured just now.
+    copy: name to losses, [gap][seed].
     """
     fig, ax = plt.subplots(figsize=(7.2, 4.4))
     means = {name: np.array(losses).mean(axis=1) for name, losses in copy.items()}
-    errors = {
-        name: np.array(losses).std(axis=1, ddof=1) / len(losses[0]) ** 0.5
-        for name, losses in copy.items()
-    }
     thousands = np.array(gaps) / 1000
-    for i, name in enumerate(means):
-        colour = plots.COLOURS[i]
-        ax.plot(thousands, means[name], marker=plots.MARKERS[i], color=colour, label=name)
-        low, high = means[name] - errors[name], means[name] + errors[name]
-        ax.fill_between(thousands, low, high, color=colour, alpha=0.15, linewidth=0)
-        for gap, loss in live.get(name, ()):
-            ax.plot(gap / 1000, loss, "o", markersize=12, fillstyle="none", color=plots.INK)
+    for i, (name, losses) in enumerate(copy.items()):
+        mean, colour = means[name], plots.COLOURS[i]
+        error = np.array(losses).std(axis=1, ddof=1) / len(losses[0]) ** 0.5
+        ax.plot(thousands, mean, marker=plots.MARKERS[i], color=colour, label=name)
+        ax.fill_between(thousands, mean - error, mean + error, color=colour, alpha=0.15, lw=0)
     ax.axvline(8.192, color=plots.INK, linewidth=1, linestyle="--")
     ax.text(8.4, 0.2, "trained length", fontsize=9)
     ax.set(xlabel="gap between the copies, thousands of positions", ylim=(0, 14.8))
     ax.set(ylabel="loss on the second copy, nats")
     ax.set_title("Copying across a gap; the context stretched four times")
     ax.legend(ncols=5, fontsize=8, loc="upper center", columnspacing=1)
-    shown = [list(gaps).index(gap) for gap in (0, 4_000, 8_000, 16_000, 24_000)]
+    shown = [list(gaps).index(gap) for gap in (0, 4_000, 10_000, 18_000, 26_000)]
     plots.show(
         fig,
-        alt="Mean loss on the second copy at gaps of 0, 4,000, 8,000, 16,000 and 24,000 positions: "
+        alt="Mean loss on the second copy at gaps of 0, 4,000, 10,000, 18,000 and 26,000: "
         + "; ".join(
             f"{name} " + ", ".join(f"{mean[index]:.1f}" for index in shown)
             for name, mean in means.items()

@@ -14,7 +14,17 @@ from minillm.llm import LLM
 
 FACTOR = 4.0
 SEEDS = range(12)
-GAPS = (0, 500, 1_000, 2_000, 4_000, 6_000, 8_000, 12_000, 16_000, 20_000, 24_000, 28_000)
+GAPS = (0, 500, 1_000, 2_000, 4_000, 7_000, 10_000, 14_000, 18_000, 22_000, 26_000, 30_000)
+
+
+def gap_of(seed: int, gap: int) -> int:
+    """The gap that one seed uses: from 11 % less than `gap` to 11 % more.
+
+    At one exact gap all middle pairs have one exact phase, which may happen to suit a head or not;
+    a curve through exact gaps shows these accidents. None of these gaps is as long as the trained
+    length minus a copy up to 7,000, and all are longer from 10,000 on.
+    """
+    return round(gap * (1 + 0.02 * (seed - (len(SEEDS) - 1) / 2)))
 
 
 def stretched(llm: LLM) -> dict[str, RopeConfig]:
@@ -51,7 +61,10 @@ def _gap_curves(llm: LLM) -> dict[str, Any]:
     for name, rope in _measured(llm).items():
         with with_rope(llm, rope):
             doc[name] = round(doc_loss(llm), 4)
-            copy[name] = [[round(copy_loss(llm, [seed], gap), 4) for seed in SEEDS] for gap in GAPS]
+            copy[name] = [
+                [round(copy_loss(llm, [seed], gap_of(seed, gap)), 4) for seed in SEEDS]
+                for gap in GAPS
+            ]
     return {"gaps": list(GAPS), "copy": copy, "doc": doc}
 
 
@@ -60,9 +73,9 @@ def _sample(llm: LLM, values: Any) -> Iterable[tuple[str, float, float]]:
     for name, rope in _measured(llm).items():
         with with_rope(llm, rope):
             yield f"{name}, DOC", values["doc"][name], doc_loss(llm)
-            for gap in (0, 8_000):
+            for gap in (0, 7_000):
                 kept = values["copy"][name][values["gaps"].index(gap)][0]
-                yield f"{name}, gap {gap}, seed 0", kept, copy_loss(llm, [0], gap)
+                yield f"{name}, gap {gap}, seed 0", kept, copy_loss(llm, [0], gap_of(0, gap))
 
 
 MEASUREMENTS = {"02.gap_curves": Measurement(_gap_curves, _sample, tolerance=0.02)}
