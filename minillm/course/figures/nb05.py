@@ -32,7 +32,6 @@ def positions_run(prompt: int, answer: int) -> None:
                     0.86,
                     facecolor=colour if done else "none",
                     edgecolor=colour if done else plots.GRID,
-                    hatch="" if done else "///",
                 )
             )
         ax.set_title(f"{title}: {int(run.sum())} positions run")
@@ -46,7 +45,7 @@ def positions_run(prompt: int, answer: int) -> None:
         alt=f"A prompt of {prompt} tokens and {answer} passes, one per new token. Without a cache "
         f"each pass runs all positions, a growing triangle of {int(whole.sum())}. With a cache the "
         f"first pass runs {prompt} positions and each later one only the newest: "
-        f"{int(newest.sum())}. The rest, drawn hatched and empty, is read from the cache.",
+        f"{int(newest.sum())}. The rest, drawn as empty boxes, is read from the cache.",
     )
 
 
@@ -117,18 +116,12 @@ def operations(lengths: Sequence[int], counts: Mapping[str, Sequence[float]]) ->
     slopes = {}
     for i, (name, values) in enumerate(counts.items()):
         slopes[name] = float(np.log(values[-1] / values[-2]) / np.log(lengths[-1] / lengths[-2]))
-        ax.loglog(lengths, values, marker=plots.MARKERS[i], label=name)
-        ax.annotate(
-            f"{name}: slope {slopes[name]:.2f}",
-            (lengths[-1], values[-1]),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        label = f"{name}: slope {slopes[name]:.2f}"
+        ax.loglog(lengths, values, marker=plots.MARKERS[i], label=label)
     ax.set(xlabel="tokens written", ylabel="multiplications, all steps together")
     ax.set_xticks(lengths, [str(n) for n in lengths])
     ax.minorticks_off()
-    ax.set_xlim(lengths[0] * 0.85, lengths[-1] * 14)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     ax.set_title("Without a cache: quadratic and cubic. With it: linear and quadratic")
     plots.show(
         fig,
@@ -157,12 +150,17 @@ def roofline(points: Mapping[str, tuple[float, float]], bandwidth: float, peak: 
         ax.annotate(
             name,
             (intensity, speed / 1e9),
-            xytext=(9, -3),
+            xytext=(0, -9),
             textcoords="offset points",
             va="top",
+            ha="center",
         )
-    ax.set(xlabel="FLOPs per byte read", ylabel="GFLOP per second", ylim=(None, 3 * peak / 1e9))
-    ax.set_title("Decode stands under the slope, prefill under the flat part")
+    least = min(speed for _, speed in points.values())
+    ax.set(xlabel="FLOPs per byte read", ylabel="GFLOP per second", xlim=(0.2, most * 1.5))
+    ax.set_ylim(0.4 * least / 1e9, 3 * peak / 1e9)
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.set_title("A larger batch moves decode to the right, towards the ridge")
     plots.show(
         fig,
         alt=f"A roofline: the slope is {bandwidth / 1e9:.0f} GB/s, the flat part "
@@ -187,17 +185,17 @@ def growth(names: Sequence[str], memory: int = 24) -> None:
         ax.annotate(
             f"{name}, {sizes[-1]:.3g}",
             (lengths[-1], sizes[-1]),
-            xytext=(8, 0),
+            xytext=(8, 4 - 8 * (i % 2 == 0)),
             textcoords="offset points",
             va="center",
         )
-        told.append(f"{name} {cache_bytes(shape, 4096) / GIB:.2f}")
+        told.append(f"{name} {cache_bytes(shape, 4096) / GIB:.3f}")
     left = memory - weight_bytes(MODELS["Llama 2 7B"]) / GIB
     ax.axhline(left, color=plots.INK, linewidth=1, linestyle="--")
     ax.annotate(
-        f"{left:.1f} GiB: what {memory} GiB leave beside the weights of Llama 2 7B",
+        f"{left:.1f} GiB",
         (lengths[0], left),
-        xytext=(0, 4),
+        xytext=(4, 4),
         textcoords="offset points",
     )
     ax.set_xticks(lengths[::3], [f"{n:,}" for n in lengths[::3]])
