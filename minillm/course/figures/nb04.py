@@ -77,14 +77,14 @@ def lens_ranks(
     ax.set_title("The answer rises from layer 23 on, and leads only at the end")
     ax.legend(loc="upper left")
     places = "; ".join(
-        f"{name} {found[layer] + 1:,}, {found[layer + 2] + 1:,} and {found[-1] + 1}"
+        f"{name} {about(found[layer] + 1)}, {about(found[layer + 2] + 1)} and {found[-1] + 1}"
         for name, found in by_answer.items()
     )
     plots.show(
         fig,
-        alt=f"Rank of the right answer after each layer, log axis. At h[{layer}], h[{layer + 2}] and "
-        f"the end: {places}. With layer {layer}'s edge cut, {answer}: {cut[layer] + 1:,}, "
-        f"{cut[layer + 2] + 1:,} and {cut[-1] + 1}.",
+        alt=f"Rank of the right answer after each layer, log axis. At h[{layer}], h[{layer + 2}] "
+        f"and the end: {places}. With layer {layer}'s edge cut, {answer}: {about(cut[layer] + 1)}, "
+        f"{about(cut[layer + 2] + 1)} and {cut[-1] + 1}.",
     )
 
 

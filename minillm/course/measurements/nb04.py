@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +22,14 @@ def lens(llm: LLM, hidden: Tensor) -> Tensor:
     return llm.model.logits(llm.model.ops.rms_norm(hidden, weight, eps)).float()
 
 
-def ranks(logits: Tensor, token: int) -> list[int]:
-    """How many entries score higher than this one, in each row of logits (N, V): 0 is the top."""
+def ranks(llm: LLM, ids: Sequence[int], answer: str) -> list[int]:
+    """What place the answer has after each layer, for the last position of a text.
+
+    answer: its first token counts. Returns for each of h[0] to h[L] how many entries of the
+    vocabulary score higher: 0 is the first place.
+    """
+    token = llm.tokenizer.encode(answer)[0]
+    logits = lens(llm, hidden_states(llm, ids)[:, -1])  # (L + 1, V)
     above: list[int] = (logits > logits[:, token, None]).sum(-1).tolist()
     return above
 
