@@ -70,12 +70,12 @@ def three_heads(panels: Sequence[tuple[str, Sequence[str], Tensor]]) -> None:
     """Heat maps of attention weights. panels: title, labels of the tokens, weights (T, T)."""
     fig, axes = plt.subplots(1, len(panels), figsize=(7.2, 3.3))
     for ax, (title, labels, weights) in zip(axes, panels, strict=True):
-        image = ax.imshow(weights, vmin=0, vmax=1)
+        image = ax.imshow(weights.numpy(), vmin=0, vmax=1)
         ax.grid(False)
         places = range(len(labels))
         ax.set_xticks(places, labels, rotation=90, fontsize=8)
         ax.set_yticks(places, labels, fontsize=8)
-        ax.set_title(title, fontsize=10)
+        ax.set_title(title.replace(" ", "\n", 1), fontsize=10)
         for t in places:
             for s in places[: t + 1]:
                 if (weight := float(weights[t, s])) >= 0.5:
@@ -85,7 +85,7 @@ def three_heads(panels: Sequence[tuple[str, Sequence[str], Tensor]]) -> None:
     axes[len(panels) // 2].set_xlabel("key (is looked at)")
     fig.colorbar(image, ax=axes, label="weight", shrink=0.7)
     told = [
-        f"{title.replace(chr(10), ' ')}: the last token gives {float(weights[-1].max()):.2f} "
+        f"{title}: the last token gives {float(weights[-1].max()):.2f} "
         f"to {labels[int(weights[-1].argmax())]!r}"
         for title, labels, weights in panels
     ]
@@ -95,7 +95,7 @@ def three_heads(panels: Sequence[tuple[str, Sequence[str], Tensor]]) -> None:
 def head_map(copy: Tensor, full: float, marked: Sequence[tuple[int, int]]) -> None:
     """COPY without each head, (L, H), and the value of the full model; some heads are marked."""
     fig, ax = plt.subplots(figsize=(7.2, 2.9))
-    image = ax.imshow(copy.T - full, aspect="auto", vmin=0)
+    image = ax.imshow((copy.T - full).numpy(), aspect="auto", vmin=0)
     ax.grid(False)
     ax.set_xticks(range(0, len(copy), 2))
     ax.set_yticks(range(copy.shape[1]))
@@ -121,7 +121,7 @@ def patching(values: Tensor, tokens: Sequence[str]) -> None:
     """Logit of Rome minus that of Paris after patching: (L, T) values, the prompt's tokens."""
     fig, ax = plt.subplots(figsize=(7.2, 2.9))
     bound = float(values.abs().max())
-    image = ax.imshow(values.T, aspect="auto", vmin=-bound, vmax=bound)
+    image = ax.imshow(values.T.numpy(), aspect="auto", vmin=-bound, vmax=bound)
     ax.grid(False)
     ax.set_xticks(range(0, len(values), 2))
     ax.set_yticks(range(len(tokens)), tokens)

@@ -5,6 +5,7 @@ The live cells of the notebook call the same functions at a few points.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,10 +18,12 @@ from minillm.course.probes import (
     capital_ids,
     capitals,
     copy_loss,
+    doc_ids,
     doc_loss,
     forward,
 )
-from minillm.course.trace import cut_edge, hidden_states, patched, without
+from minillm.course.trace import cut_edge, hidden_states, patched, replaced, without
+from minillm.layers.attention import causal_mask
 from minillm.llm import LLM
 
 COUNTRY, LAST = 3, -1  # places in `The capital of X is`
@@ -129,6 +132,33 @@ def swapped(llm: LLM, part: str, layers: Sequence[int], position: int) -> float:
         forward(llm, italy)
     with _hooks(llm, part, layers, put):
         return prefer(llm, france, rome, paris)
+
+
+def largest_score(llm: LLM) -> float:
+    """The largest score q·k / sqrt(D) that any head gives to a key it may see, on DOC."""
+    found = []
+    original = llm.model.ops.attention
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        wide = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, S, D)
+        scores = q @ wide.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        seen = causal_mask(q.shape[2], k.shape[2])
+        found.append(float(scores.masked_fill(~seen, -math.inf).max()))
+        return original(q, k, v, mask)
+
+    with replaced(llm, attention=spy):
+        forward(llm, doc_ids(llm))
+    return max(found)
+
+
+@contextmanager
+def without_output_projection(llm: LLM) -> Iterator[LLM]:
+    """The model in which the heads' joined outputs are added to the stream as they are."""
+    with ExitStack() as stack:
+        for block in llm.model.layers:
+            hook = block.self_attn.o_proj.register_forward_hook(lambda _, args, out: args[0])
+            stack.callback(hook.remove)
+        yield llm
 
 
 @contextmanager
