@@ -62,8 +62,9 @@ def test_the_ledger_of_one_notebook():
 def test_the_ledger_as_html():
     here, there = ledger("00")._repr_html_(), ledger("05")._repr_html_()
     assert 'href="#The-loop"' in here
-    assert 'href="00_mental_model.ipynb#The-time-line"' in there
-    assert "notebook 05, to come" in there
+    assert 'href="05_kv_cache_decode.ipynb#11-·-Waiting-for-memory"' in here
+    assert 'href="#11-·-Waiting-for-memory"' in there
+    assert "notebook 11, to come" in ledger("11")._repr_html_()
     assert "<code>generate</code>" in here
 
 
