@@ -42,6 +42,10 @@ def run_wired(
     Returns logits (T, V), and the largest magnitude in the stream after each block.
     """
     model, ops, eps = llm.model, llm.model.ops, llm.config.rms_norm_eps
+
+    def norm(weight: Tensor) -> Function:
+        return lambda x: ops.rms_norm(x, weight, eps)
+
     once = OnePass(torch.arange(len(ids))[None])
     step = Step(once.positions, llm.config.head_dim, llm.device)
     x = embed(torch.tensor([list(ids)], device=llm.device), model.embed_tokens.weight)
@@ -54,12 +58,12 @@ def run_wired(
             x,
             partial(block.self_attn, step=step, cache=once, ops=ops),
             partial(block.mlp, ops=ops),
-            partial(ops.rms_norm, weight=block.input_layernorm.weight, eps=eps),
-            partial(ops.rms_norm, weight=block.post_attention_layernorm.weight, eps=eps),
+            norm(block.input_layernorm.weight),
+            norm(block.post_attention_layernorm.weight),
         )
         sizes.append(float(x.abs().max()))
     if last_norm:
-        x = ops.rms_norm(x, model.norm.weight, eps)
+        x = norm(model.norm.weight)(x)
     return model.logits(x[0]).float(), sizes
 
 

@@ -21,6 +21,7 @@ from minillm.sampling import apply_temperature, apply_top_p
 
 REFERENCE = Path(__file__).parents[2] / "data" / "reference" / "transformers_logits.json"
 PROMPT = "The best thing about living in the city is"
+WORK = [(1e9, 3e9, 1e6, 5e7), (4e9, 12e9, 1.6e7, 5e7)]
 PARTS = ("projections", "MLP", "tokens with tokens", "head")
 
 
@@ -208,7 +209,7 @@ def test_the_sliders_move_the_table(llm):
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda: figures.work([16, 64], [dict(zip(PARTS, n, strict=True)) for n in _WORK]),
+        lambda: figures.work([16, 64], [dict(zip(PARTS, n, strict=True)) for n in WORK]),
         lambda: figures.lens_ranks({" Paris": [999] * 30 + [0]}, [900] * 31, " Paris", 23),
         lambda: figures.lens_losses([100.0, 15.0, 20.0, 9.0, 3.5], 10.8),
         lambda: figures.sampling(torch.linspace(10, -10, 200), (0.7, 2), 0.9, 0.1),
@@ -225,9 +226,6 @@ def test_figures_say_their_numbers_in_words(draw, monkeypatch):
     assert re.search(r"\d", alt)
     assert len(alt) > 60
     plt.close(figure)
-
-
-_WORK = [(1e9, 3e9, 1e6, 5e7), (4e9, 12e9, 1.6e7, 5e7)]
 
 
 def test_the_quiz_has_five_questions():

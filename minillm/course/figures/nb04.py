@@ -24,8 +24,8 @@ def work(lengths: Sequence[int], counts: Sequence[Mapping[str, float]]) -> None:
     weights, own, _ = parts.values()
     crossing = round(lengths[0] * weights[0] / own[0])
     fig, ax = plt.subplots()
-    for i, (name, counts) in enumerate(parts.items()):
-        ax.plot(lengths, np.array(counts) / 1e9, marker=plots.MARKERS[i], label=name)
+    for i, (name, each_length) in enumerate(parts.items()):
+        ax.plot(lengths, np.array(each_length) / 1e9, marker=plots.MARKERS[i], label=name)
     ax.axvline(crossing, color=plots.INK, linewidth=1, linestyle=":")
     ax.annotate(
         f"{crossing:,} tokens",
