@@ -144,6 +144,7 @@ def roofline(points: Mapping[str, tuple[float, float]], bandwidth: float, peak: 
         (ridge, 1.35 * peak / 1e9),
         ha="center",
         va="bottom",
+        backgroundcolor=plots.PAPER,
     )
     for i, (name, (intensity, speed)) in enumerate(points.items()):
         ax.plot(intensity, speed / 1e9, plots.MARKERS[i], color=plots.COLOURS[i], markersize=8)
