@@ -29,9 +29,11 @@ def work(lengths: Sequence[int], counts: Sequence[Mapping[str, float]]) -> None:
     ax.axvline(crossing, color=plots.INK, linewidth=1, linestyle=":")
     ax.annotate(
         f"{crossing:,} tokens",
-        (crossing, ax.get_ylim()[0]),
-        xytext=(5, 22),
+        (crossing, 0.05),
+        xycoords=("data", "axes fraction"),
+        xytext=(-5, 0),
         textcoords="offset points",
+        ha="right",
     )
     ax.set(xscale="log", yscale="log", xlabel="tokens in the prompt", ylabel="GFLOP per pass")
     ax.set_xticks(lengths, [f"{n:,}" for n in lengths])
@@ -63,28 +65,32 @@ def lens_ranks(
             color=plots.COLOURS[i],
             marker=plots.MARKERS[i],
             markevery=5,
-            label=name,
+            label=name.strip(),
         )
     ax.plot(
-        states, np.array(cut) + 1, color=plots.BLACK, linestyle=":", label=f"{answer}, edge cut"
+        states,
+        np.array(cut) + 1,
+        color=plots.BLACK,
+        linestyle=":",
+        label=f"{answer.strip()}, edge cut",
     )
     ax.axvspan(layer, layer + 1, color=plots.GRID, zorder=0)
-    ax.annotate("layer 23", (layer + 0.5, 1.15), ha="center", rotation=90, va="bottom")
+    ax.annotate(f"layer {layer}", (layer - 0.3, 300), ha="right", va="center")
     ax.set(yscale="log", xlabel="hidden state h[l]: after l layers", ylabel="rank of the answer")
     ax.set_yticks([1, 10, 100, 1_000, 10_000], ["1st", "10th", "100th", "1,000th", "10,000th"])
     ax.invert_yaxis()
     ax.minorticks_off()
     ax.set_title("The answer rises from layer 23 on, and leads only at the end")
     ax.legend(loc="upper left")
-    places = "; ".join(
-        f"{name} {about(found[layer] + 1)}, {about(found[layer + 2] + 1)} and {found[-1] + 1}"
-        for name, found in by_answer.items()
-    )
+
+    def places(found: Sequence[int]) -> str:
+        return f"{about(found[layer] + 1)}, {about(found[layer + 2] + 1)} and {found[-1] + 1}"
+
+    each = "; ".join(f"{name.strip()} {places(found)}" for name, found in by_answer.items())
     plots.show(
         fig,
         alt=f"Rank of the right answer after each layer, log axis. At h[{layer}], h[{layer + 2}] "
-        f"and the end: {places}. With layer {layer}'s edge cut, {answer}: {about(cut[layer] + 1)}, "
-        f"{about(cut[layer + 2] + 1)} and {cut[-1] + 1}.",
+        f"and the end: {each}. With layer {layer}'s edge cut, {answer.strip()}: {places(cut)}.",
     )
 
 
@@ -128,17 +134,18 @@ def sampling(logits: Tensor, temperatures: Sequence[float], top_p: float, min_p:
         colour = plots.COLOURS[i]
         ax.plot(ranks, shares, color=colour, linestyle=plots.LINES[i], label=f"T = {temperature}")
         cuts = (
-            (kept(filtered(logits, temperature, top_p=top_p)), "o", 8),
-            (kept(filtered(logits, temperature, min_p=min_p)), "X", 8),
+            (kept(filtered(logits, temperature, top_p=top_p)), "o", (-5, -15)),
+            (kept(filtered(logits, temperature, min_p=min_p)), "X", (5, 5)),
         )
-        for count, marker, size in cuts:
-            ax.plot(count, shares[count - 1], marker, color=colour, markersize=size)
+        for count, marker, shift in cuts:
+            ax.plot(count, shares[count - 1], marker, color=colour, markersize=8)
             ax.annotate(
                 about(count),
                 (count, shares[count - 1]),
-                xytext=(7, 4),
+                xytext=shift,
                 textcoords="offset points",
                 color=colour,
+                ha="right" if marker == "o" else "left",
             )
     ax.plot([], [], "o", color=plots.INK, markersize=8, label=f"top-p {top_p} stops here")
     ax.plot([], [], "X", color=plots.INK, markersize=8, label=f"min-p {min_p} stops here")
