@@ -24,6 +24,10 @@ FOCUSABLE = ", ".join(
     )
 )
 
+SLIDER_LABEL = """
+return arguments[0].closest('.widget-slider, .widget-hslider')
+  ?.querySelector('.widget-label')?.innerText.trim()"""
+
 
 def outputs(page: Page, notebook: dict[str, Any]) -> list[str]:
     """Faults in a notebook that was run and saved, and in how the page shows it."""
@@ -91,11 +95,15 @@ return [...document.querySelectorAll('.jp-Notebook .jp-Cell img')].map(image => 
 
 
 def labels(page: Page) -> list[str]:
-    """Controls that a screen reader would announce without a name, by the browser's own count."""
+    """Controls that a screen reader would announce without a name, by the browser's own count.
+
+    ipywidgets ties a slider's label to neither its handle nor its number; there a label that can
+    be seen has to do.
+    """
     return [
         f"a {element.tag_name} without a name: {element.get_attribute('outerHTML')[:200]}"
         for element in page.elements(FOCUSABLE)
-        if not element.accessible_name.strip()
+        if not (element.accessible_name.strip() or page.script(SLIDER_LABEL, element))
     ]
 
 

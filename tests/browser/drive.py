@@ -63,7 +63,9 @@ def _keys(kind: str) -> list[str]:
         return [Keys.ARROW_RIGHT, Keys.ARROW_LEFT, Keys.END, Keys.HOME]
     if kind in ("text", "text area"):
         return [Keys.END + " more"]
-    if kind in ("number", "list"):
+    if kind == "list":  # JupyterLab takes the arrows for itself until the list is open
+        return [Keys.SPACE + arrow + Keys.ENTER for arrow in (Keys.ARROW_DOWN, Keys.ARROW_UP)]
+    if kind == "number":
         return [Keys.ARROW_DOWN, Keys.ARROW_UP]
     # Space ticks a box, chooses the radio button that has the focus and presses a button.
     return [Keys.SPACE, Keys.ARROW_RIGHT] if kind == "radio buttons" else [Keys.SPACE]

@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 RUN_SECONDS = 240.0
 SLICE = 3000  # pixels of one picture's height
 
-# How many cells' prompts show a number and how many could (a folded cell shows no prompt), whether
-# the kernel works, and whether a cell has failed: Run All then stops.
+# How many cells' prompts show a number, how many a star, how many there are (a folded cell shows no
+# prompt), what the kernel does, and whether a widget is still to come.
 PROGRESS = r"""
 const prompts = [...document.querySelectorAll('.jp-CodeCell')]
   .filter(cell => !cell.querySelector('.jp-InputPlaceholder') &&
@@ -31,7 +31,7 @@ return {
   run: prompts.filter(text => /\d/.test(text)).length,
   all: prompts.length,
   status: document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status,
-  failed: document.querySelectorAll('[data-mime-type="application/vnd.jupyter.error"]').length,
+  queued: prompts.filter(text => text.includes('*')).length,
   waiting: /Loading widget/.test(document.querySelector(".jp-Notebook")?.innerText),
 }"""
 
@@ -128,10 +128,10 @@ class Page:
         """Run, Run All Cells; returns when all have run and the kernel is idle, or one failed."""
         self.menu("Run", "Run All Cells")
 
-        def done() -> bool:
+        def done() -> Any:
             now = self.progress()
-            ended = now["status"] == "idle" and not now["waiting"]
-            return ended and (now["failed"] or now["run"] == now["all"])
+            # A cell that fails takes those after it out of the queue.
+            return now["status"] == "idle" and not (now["queued"] or now["waiting"]) and now["run"]
 
         self.until(done, "Run All did not end", seconds)
 

@@ -78,7 +78,7 @@ def test_contents(wheel: Path) -> None:
     assert described["Name"] == "minillm-course"
     assert described["License-Expression"] == "Apache-2.0"
     assert described["Requires-Python"] == ">=3.11"
-    assert set(described.get_all("Provides-Extra", [])) == {"course", "gpu", "test"}
+    assert set(described.get_all("Provides-Extra", [])) == {"browser", "course", "gpu", "test"}
 
 
 def test_imports_outside_the_repository(environment: Path, tmp_path: Path) -> None:
