@@ -38,7 +38,6 @@ def run_nbval(
     form: Mapping[str, str] | None = None,
     *,
     python: str = sys.executable,
-    path: str | None = None,
 ) -> Outcome:
     """Runs plain nbval on one notebook.
 
@@ -46,7 +45,6 @@ def run_nbval(
         notebook: the file; its folder is the working folder of the kernel.
         form: what else stands in the environment; see FORMS.
         python: the interpreter of the environment to run it in.
-        path: the PATH of that environment, where it is another one.
     """
     command = [
         *(python, "-m", "pytest", "-c", str(HERE / "nbval.ini"), "-p", "no:cacheprovider"),
@@ -54,7 +52,7 @@ def run_nbval(
         *("--nbval-sanitize-with", str(HERE / "sanitize.cfg"), str(notebook)),
     ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    environment |= dict(form or {}) | ({"PATH": path} if path else {})
+    environment |= form or {}
     start, cpu = time.perf_counter(), _children_seconds()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
