@@ -432,16 +432,19 @@ def test_memory_stays_constant_however_long_the_text():
 
 
 def test_a_layer_that_keeps_all_bounds_the_length():
-    for config in (BASE.with_window(4, global_every=3), BASE.with_window(6), BASE):
+    too_large = BASE.with_window(6), BASE.with_window(4, sinks=2)
+    for config in (BASE.with_window(4, global_every=3), *too_large, BASE):
         cache = SlidingKVCache(config, 1, 5)
+        assert max(keys.shape[2] for keys in cache.keys) == 5
         cache.advance([5], 5)
         with pytest.raises(ValueError, match="holds 5 tokens per row; 6 needed"):
             cache.advance([1], 1)
         assert cache.lengths.tolist() == [5]
-    cache = SlidingKVCache(BASE.with_window(5), 1, 5)
-    cache.advance([5], 5)
-    cache.advance([1], 1)
-    assert cache.lengths.tolist() == [6]
+    for config in (BASE.with_window(5), BASE.with_window(4, sinks=1)):
+        cache = SlidingKVCache(config, 1, 5)
+        cache.advance([5], 5)
+        cache.advance([1], 1)
+        assert cache.lengths.tolist() == [6]
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [-1], [3]])
