@@ -83,7 +83,7 @@ def windows(values: Mapping[str, Any]) -> None:
         label = {"0": "no token kept", "1": "first token kept"}.get(sinks, f"first {sinks} kept")
         ax.plot(sizes, row, marker=plots.MARKERS[i], label=label)
     ax.axhline(full, color=plots.BLACK, linewidth=1, linestyle=":")
-    ax.annotate(f"all tokens: {full:.1f}", (sizes[-1], full), xytext=(0, -13), ha="right",
+    ax.annotate(f"all tokens: {full:.0f}", (sizes[-1], full), xytext=(0, -13), ha="right",
                 textcoords="offset points")  # fmt: skip
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -93,7 +93,7 @@ def windows(values: Mapping[str, Any]) -> None:
     ax.yaxis.set_major_formatter(PLAIN)
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set(xlabel="window, tokens", ylabel="perplexity")
-    ax.set_title("One kept token does what a larger window cannot")
+    ax.set_title("One kept token is worth more than a larger window")
     ax.legend()
     parts = [
         f"window {size}: " + ", ".join(f"{row[i]:.0f}" for row in values["perplexity"].values())
@@ -131,7 +131,7 @@ def copies(values: Mapping[str, Any], distance: int) -> None:
 
 def memory(config: ModelConfig, window: int, sinks: int, tokens: int = 10_000) -> None:
     """Bytes of the cache against the length of the text, at 16 bits."""
-    lengths = range(0, tokens + 1, 50)
+    lengths = [16 * (tokens / 16) ** (i / 60) for i in range(61)]
     mha = config.num_attention_heads // config.num_key_value_heads
     local = config.with_window(window, sinks=sinks)
     mixed = config.with_window(window, sinks=sinks, global_every=6)
@@ -144,14 +144,15 @@ def memory(config: ModelConfig, window: int, sinks: int, tokens: int = 10_000) -
     fig, ax = plt.subplots(figsize=(7.2, 3.8))
     said = []
     for i, (name, each, times) in enumerate(curves):
-        sizes = [times * cache_bytes(each, length) / 1e6 for length in lengths]
-        ax.plot(lengths, sizes, marker=plots.MARKERS[i], markevery=40)
-        ax.annotate(f"{name}: {sizes[-1]:,.0f} MB", (tokens, sizes[-1]), xytext=(-4, 7),
-                    ha="right", textcoords="offset points",
-                    rotation=0 if i else None)  # fmt: skip
+        sizes = [times * cache_bytes(each, round(length)) / 1e6 for length in lengths]
+        label = f"{name}: {sizes[-1]:,.0f} MB"
+        ax.plot(lengths, sizes, marker=plots.MARKERS[i], markevery=10, label=label)
         said.append(f"{name}, {sizes[-1]:,.0f} MB")
-    ax.set(xlabel="tokens in the cache", ylabel="MB, 16 bits per value", ylim=(0, None))
-    ax.xaxis.set_major_formatter(PLAIN)
+    ax.set(xscale="log", yscale="log", xlabel="tokens of text", ylabel="MB, 16 bits per value")
+    ax.set_ylim(0.2, 8_000)
+    ax.legend(loc="upper left", title=f"at {tokens:,} tokens", alignment="left")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(PLAIN)
     ax.set_title("With a window in every layer the cache stops growing")
     plots.show(fig, alt=f"Cache at {tokens:,} tokens: " + "; ".join(said) + ".")
 
