@@ -229,7 +229,7 @@ def test_the_command_prints_problems_and_fails(project, path, capsys):
     assert main(["--root", str(project.root), "check"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("core: ")
-    assert "notebooks/01_pairs.ipynb: cell 2: has not been run" in lines
+    assert "notebooks/01_pairs.ipynb: has not been run: run `python -m minillm.course run`" in lines
 
 
 def test_a_file_that_is_no_notebook(project, path, capsys):

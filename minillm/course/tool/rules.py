@@ -89,6 +89,9 @@ def form(context: Context) -> Iterator[Problem]:
 
 def executed(context: Context) -> Iterator[Problem]:
     """Every code cell was run, in order, and not edited since."""
+    if context.code and all(cell.get("execution_count") is None for _, cell in context.code):
+        yield None, "has not been run: run `python -m minillm.course run`"
+        return
     expected = 0
     for index, cell in enumerate(context.notebook["cells"]):
         if cell["cell_type"] != "code":
