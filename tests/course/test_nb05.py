@@ -4,6 +4,8 @@ import inspect
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
@@ -155,27 +157,25 @@ def test_run_ms():
     assert run_ms([32], [10]) == 0
 
 
-class Small:
+def small() -> Any:
     """As much of an `LLM` as a step needs."""
-
-    def __init__(self):
-        self.config = ModelConfig(
-            vocab_size=11,
-            hidden_size=8,
-            intermediate_size=12,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=4,
-            max_position_embeddings=32,
-            layers=(LayerConfig(), LayerConfig()),
-        )
-        torch.manual_seed(0)
-        self.model = Transformer(self.config)
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=11,
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=4,
+        max_position_embeddings=32,
+        layers=(LayerConfig(), LayerConfig()),
+    )
+    return SimpleNamespace(config=config, model=Transformer(config))
 
 
 def test_both_caches_hold_the_same_and_give_the_same():
-    llm = Small()
+    llm = small()
     dense = fill(llm, DenseKVCache(llm.config, 1, 9), 5)
     copying = fill(llm, ConcatCache(2), 5)
     for layer in range(2):
@@ -189,7 +189,7 @@ def test_both_caches_hold_the_same_and_give_the_same():
 
 
 def test_a_timed_step_leaves_the_cache_as_long_as_before():
-    llm = Small()
+    llm = small()
     for cache in (DenseKVCache(llm.config, 3, 9), ConcatCache(2)):
         fill(llm, cache, 5)
         lengths = cache.lengths.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from minillm.course.timing import timed
 from minillm.kv_cache.base import KVCache
 from minillm.llm import LLM
 
+Cache = TypeVar("Cache", bound=KVCache)
 CONTEXTS = [64, 512, 1024, 2048, 4096]
 
 
@@ -48,7 +49,7 @@ class ConcatCache(KVCache):
         return sum(kv.nbytes for kv in self.stored)
 
 
-def fill(llm: LLM, cache: KVCache, tokens: int) -> KVCache:
+def fill(llm: LLM, cache: Cache, tokens: int) -> Cache:
     """Put random keys and values for so many tokens into an empty cache, in all of its rows.
 
     It stands for a text of that length: how long a step takes does not depend on what was said,
