@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from selenium.webdriver.remote.webelement import WebElement
 
 Result = TypeVar("Result")
-RUN_SECONDS = 240.0
+RUN_SECONDS = 600.0  # generous: it ends sooner where something is wrong
 SLICE = 3000  # pixels of one picture's height
 
 # How many cells' prompts show a number, how many a star, how many there are (a folded cell shows no
@@ -166,6 +166,8 @@ class Page:
     def pictures(self, folder: Path, prefix: str) -> list[Path]:
         """Takes pictures of the whole notebook, from top to bottom."""
         width = 1200
+        # JupyterLab keeps the selected cell in view, and Run All has left the last one selected.
+        self.elements(".jp-Notebook .jp-Cell .jp-InputPrompt")[0].click()
         height = self.script(
             "return Math.ceil(document.querySelector('.jp-WindowedPanel-outer').scrollHeight)"
         )
