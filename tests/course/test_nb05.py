@@ -204,5 +204,36 @@ def test_the_notebook_shows_the_cache_that_is_measured():
     assert body in sources
 
 
+def printed(start: str) -> str:
+    """What the code cell that begins so has printed."""
+    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+    [cell] = [cell for cell in cells if "".join(cell["source"]).startswith(start)]
+    return "".join("".join(output.get("text", "")) for output in cell["outputs"])
+
+
+def test_what_the_notebook_says_about_positions():
+    lines = printed("places = {").splitlines()
+    found = {
+        lines[i][:9].strip(): (lines[i], [line.strip() for line in lines[i + 1 : i + 3]])
+        for i in range(0, len(lines), 3)
+    }
+    copying = {name: float(line.split("COPY ")[1].split()[0]) for name, (line, _) in found.items()}
+    texts = {name: written for name, (_, written) in found.items()}
+    assert [name for name, (line, _) in found.items() if "equal" in line] == ["n, right"]
+    assert texts["n - 1"] == texts["n + 1"] == texts["n, right"]
+    assert copying["n + 1"] < copying["n, right"] < copying["n - 1"] < copying["from 0"]
+    assert copying["from 0"] < copying["constant"]
+    assert "Paris" in texts["from 0"][0]
+    assert texts["from 0"][1] != texts["n, right"][1]
+
+
+def test_what_the_notebook_says_about_the_kept_cache():
+    first, second, _, alone = printed("def colleagues_reuse").splitlines()
+    assert first.startswith("36 ids, 36 run")
+    assert second.startswith("36 ids, 12 run")
+    assert "banana" in second.split("->")[1]
+    assert "banana" not in alone
+
+
 def test_the_quiz_has_five_questions():
     assert len(quiz("05").questions) == 5
