@@ -133,3 +133,12 @@ def test_m03_yarn():
 def test_bad_rope_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         RopeConfig(**arguments)
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_every_stretch_lies_between_the_own_speed_and_a_quarter_of_it(kind):
+    plain = rope_frequencies(RopeConfig(100_000.0), 64)
+    scaled = rope_frequencies(RopeConfig(100_000.0, kind, 4.0, 8_192), 64)
+    assert torch.equal(scaled[-1], plain[-1] / 4)
+    assert bool(((plain / 4 <= scaled) & (scaled <= plain)).all())
+    assert torch.equal(scaled[:8], plain[:8] / 4 if kind == "linear" else plain[:8])
