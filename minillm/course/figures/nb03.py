@@ -45,7 +45,7 @@ def memory(lengths: Sequence[int], direct: Sequence[int], tiled: Sequence[int]) 
         ax.annotate(
             f"{name}: {megabytes[-1]:.1f} MB",
             (lengths[-1], megabytes[-1]),
-            xytext=(-8, 0 if i == 0 else -14),
+            xytext=(-10, 0 if i == 0 else -26),
             textcoords="offset points",
             ha="right",
             va="center",
@@ -100,16 +100,7 @@ def head_map(copy: Tensor, full: float, marked: Sequence[tuple[int, int]]) -> No
     ax.set_xticks(range(0, len(copy), 2))
     ax.set_yticks(range(copy.shape[1]))
     for layer, head in marked:
-        ax.annotate(
-            f"{layer}.{head}",
-            (layer, head),
-            xytext=(0, -11 if head > 1 else 11),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=8,
-            color="white",
-        )
+        ax.text(layer + 0.7, head, f"{layer}.{head}", va="center", fontsize=8, color="white")
     ax.set(xlabel="layer", ylabel="head")
     ax.set_title("What copying loses when one head is removed")
     fig.colorbar(image, ax=ax, label="COPY, nats more")
@@ -200,11 +191,15 @@ def sink(weights: Sequence[float], channel: Sequence[float]) -> None:
     )
 
 
-def table(rows: Sequence[Sequence[Any]], head: Sequence[str]) -> None:
-    """Prints rows in columns: the first and texts to the left, numbers to the right."""
-    cells = [[*map(_cell, row)] for row in rows]
+def table(rows: Sequence[Sequence[Any]], head: Sequence[str], *, digits: int = 2) -> None:
+    """Prints rows in columns: numbers to the right, with so many decimals; texts to the left."""
+
+    def cell(value: Any) -> str:
+        return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+    cells = [[*map(cell, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    numeric = [isinstance(value, int | float) for value in rows[0]]
+    numeric = [isinstance(value, float) for value in rows[0]]
     for row in ([*head], *cells):
         print(
             "  ".join(
@@ -212,7 +207,3 @@ def table(rows: Sequence[Sequence[Any]], head: Sequence[str]) -> None:
                 for text, width, right in zip(row, widths, numeric, strict=True)
             ).rstrip()
         )
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
