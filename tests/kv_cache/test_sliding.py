@@ -359,6 +359,9 @@ def test_back_to_the_sinks_or_to_nothing_is_always_possible():
     other[1] = 5
     model(other, cache)
     cache.truncate([4, 0])
+    model(other[:, :6], cache)  # from here on the ring has not wrapped: any step back will do
+    cache.truncate([8, 3])
+    cache.truncate([4, 0])
     starts = [4, 0]
     found = []
     for t in range(26):
