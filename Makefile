@@ -25,10 +25,10 @@ LAB_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 .PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder check format fuzz clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo '  PYTHON=python3.12   the Python that .venv is made with (3.11 or newer)'
-	@echo '  ARGS="…"            more arguments for generate, chat, lab and the tests'
+	@echo '  PYTHON=python3.12    the Python that .venv is made with (3.11 or newer)'
+	@echo '  ARGS="…"             more arguments for generate, chat, lab and the tests'
 
 setup: ## create .venv, install the pinned packages and the kernel, fetch the model
 	@$(BOOTSTRAP)
