@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minillm.config import ModelConfig
     from minillm.generate import decode, prefill
     from minillm.kv_cache.dense import DenseKVCache
+    from minillm.kv_cache.sliding import SlidingKVCache
     from minillm.llm import LLM
     from minillm.model import Transformer
     from minillm.ops import Ops
@@ -36,6 +37,7 @@ _HOMES = {
     "Transformer": "minillm.model",
     "Ops": "minillm.ops",
     "DenseKVCache": "minillm.kv_cache.dense",
+    "SlidingKVCache": "minillm.kv_cache.sliding",
     "prefill": "minillm.generate",
     "decode": "minillm.generate",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "ModelConfig",
     "Ops",
     "SamplingParams",
+    "SlidingKVCache",
     "Tokenizer",
     "Transformer",
     "decode",
