@@ -28,10 +28,10 @@ def cosines(raw: Tensor, centred: Tensor, marked: Mapping[str, tuple[float, floa
         top = counts.max()
         mean = round(float(values.mean()), 2) + 0.0  # never "-0.00"
         ax.set(title=f"{title}: random pairs {mean:.2f} ± {values.std():.2f}", yticks=[])
-        ax.set_ylim(0, top * 1.1)
+        ax.set_ylim(0, top * 1.3)
         # Each label a step lower than the one to its left, so that none covers another's line.
         for rank, (name, both) in enumerate(sorted(marked.items(), key=lambda item: item[1][i])):
-            height = top * (0.97 - 0.19 * rank)
+            height = top * (1.25 - 0.24 * rank)
             ax.plot([both[i], both[i]], [0, height], "-", color=plots.INK, linewidth=1)
             label = {"va": "top", "fontsize": 9, "backgroundcolor": plots.PAPER}
             ax.text(both[i] + 0.012, height, f"{name} {both[i]:.2f}", **label)
@@ -164,7 +164,7 @@ def gap_curves(gaps: Sequence[int], copy: Mapping[str, Sequence[Sequence[float]]
         error = np.array(losses).std(axis=1, ddof=1) / len(losses[0]) ** 0.5
         ax.plot(thousands, mean, marker=plots.MARKERS[i], color=colour, label=name)
         ax.fill_between(thousands, mean - error, mean + error, color=colour, alpha=0.15, lw=0)
-    ax.axvline(8.192, color=plots.INK, linewidth=1, linestyle="--")
+    ax.axvline(8.192, ymax=0.9, color=plots.INK, linewidth=1, linestyle="--")
     ax.text(8.4, 0.2, "trained length", fontsize=9)
     ax.set(xlabel="gap between the copies, thousands of positions", ylim=(0, 14.8))
     ax.set(ylabel="loss on the second copy, nats")
