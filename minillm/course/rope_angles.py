@@ -7,12 +7,14 @@ part of the score is cos((query - key) · θ_i).
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 
 from minillm.course import plots
 from minillm.course.widgets import Panel, explorer, slider
 
 BASE, HEAD_DIM = 100_000.0, 64  # SmolLM2
 REACH = 400  # tokens that the score's curve shows
+SIZE, WIDE = 170, 400  # pixels: the circle's square, and the curve beside it
 
 
 def frequency(pair: int, base: float = BASE, head_dim: int = HEAD_DIM) -> float:
@@ -44,14 +46,21 @@ def pair_view(pair: int, query: int, key: int) -> str:
         f"Query at {query}: {_degrees(pair, query)}; key at {key}: {_degrees(pair, key)}. "
         f"Distance {distance}: score {score(pair, distance):+.3f}."
     )
-    size, wide = 170, 400
-    picture = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size + wide} {size}" '
-        f'width="100%" style="max-width:{size + wide}px" role="img" aria-label="{words}">'
-        f'<rect width="{size + wide}" height="{size}" fill="{plots.PAPER}"/>'
-        f"{_circle(pair, query, key, size)}{_curve(pair, abs(distance), size, wide)}</svg>"
-    )
+    # As a data URI: a viewer that does not trust stored HTML drops the picture as a whole, while of
+    # an inline <svg> it would keep the labels, one after the other.
+    source = b64encode(pair_svg(pair, query, key).encode()).decode()
+    picture = f'<img src="data:image/svg+xml;base64,{source}" width="{SIZE + WIDE}" alt="">'
     return f"<div>{picture}<div>{words}</div></div>"
+
+
+def pair_svg(pair: int, query: int, key: int) -> str:
+    """The picture alone: the arrows in their circle, and the curve with this distance marked."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE + WIDE} {SIZE}" '
+        f'width="{SIZE + WIDE}" height="{SIZE}" font-family="sans-serif">'
+        f'<rect width="{SIZE + WIDE}" height="{SIZE}" fill="{plots.PAPER}"/>'
+        f"{_circle(pair, query, key, SIZE)}{_curve(pair, abs(query - key), SIZE, WIDE)}</svg>"
+    )
 
 
 def pair_explorer() -> Panel[dict[str, int]]:
@@ -100,8 +109,9 @@ def _curve(pair: int, distance: int, size: int, wide: int) -> str:
         y = middle - height * math.cos(frequency(pair) * d)
         return f"{left + width * d / REACH:.1f},{y:.1f}"
 
-    # A fast pair turns within six tokens: points every quarter of a token keep its waves round.
-    line = " ".join(at(d / 4) for d in range(4 * REACH + 1))
+    # Sixteen points to a wave keep it round; a slow pair needs no more than one every four tokens.
+    step = min(4.0, wavelength(pair) / 16)
+    line = " ".join(at(d * step) for d in range(int(REACH / step) + 1))
     x, y = at(distance).split(",")
     axis = f'stroke="{plots.GRID}"'
     text = f'font-size="11" fill="{plots.INK}"'
