@@ -15,7 +15,7 @@ from minillm.course.widgets import Panel, choice, explorer, slider
 from minillm.kv_cache.sliding import held_positions
 from minillm.layers.attention import attention_mask
 
-_CELL = "width:1.5em;text-align:center;padding:0;line-height:1.35;border:0"
+_CELL = "min-width:1.9em;text-align:center;padding:0;line-height:1.35;border:0"
 _KINDS = {
     "window": ("●", "background:rgba(0,114,178,.28)"),
     "sink": ("◆", "background:rgba(213,94,0,.28)"),
