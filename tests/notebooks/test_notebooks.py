@@ -3,7 +3,6 @@
 The plain form always; the two others with `make test-notebooks`.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -44,10 +43,10 @@ def test_outputs_are_reproduced(path, form, nbval, smollm2, record_property):
     record_property("slow", outcome.seconds > SECONDS_LIMIT)
     assert outcome.passed, outcome.text
     assert outcome.peak_bytes < PEAK_LIMIT
-    # Wall time depends on what else the machine does, so the summary only remarks on it. Time on
-    # the processor, spread over two cores at best, is a limit that other work does not move.
-    cores = 1 if form == "one thread" else min(2, os.cpu_count() or 1)
-    assert outcome.cpu_seconds / cores < SECONDS_LIMIT
+    # Wall time depends on what else the machine does, so the summary only remarks on it, and several
+    # threads spend processor time on waiting for each other. One thread's is hardly moved by either.
+    if form == "one thread":
+        assert outcome.cpu_seconds < SECONDS_LIMIT
 
 
 def test_the_notebooks_and_the_package_are_in_step():
