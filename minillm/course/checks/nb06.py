@@ -111,7 +111,8 @@ def _starts_at_zero(ring: Ring, chunk: list[int]) -> tuple[list[int], Ring]:
 
 def run_chunks(answer: Callable[..., Any], sizes: list[int], window: int) -> list[Any]:
     """What each query of each chunk really sees, sorted, and the ring after each chunk."""
-    ring, start, found = [-1] * window, 0, []
+    ring, start = [-1] * window, 0
+    found: list[Any] = []
     for size in sizes:
         chunk = list(range(start, start + size))
         seen, ring = answer(list(ring), list(chunk))

@@ -97,7 +97,7 @@ def stream_ids(llm: LLM, tokens: int = STREAM_TOKENS) -> list[int]:
 
 def buckets(values: Tensor, size: int = BUCKET) -> list[float]:
     """Means of `size` values each, the last of what is left."""
-    return [round(float(part.mean()), 4) for part in values.split(size)]
+    return [round(float(part.mean()), 4) for part in torch.split(values, size)]
 
 
 def stream(llm: LLM, window: int | None, sinks: int, tokens: int = STREAM_TOKENS) -> list[float]:
