@@ -52,8 +52,19 @@ def _inside(selector: str) -> str:
 
 
 def moved(page: Page, control: Control) -> bool:
-    """Whether some key of the control's kind changes what its widget shows."""
-    return any(_press(page, control, keys) for keys in _keys(control.kind))
+    """Whether some key of the control's kind changes what its widget shows.
+
+    A slider that one step has moved goes back: it may have left the other controls nothing to do.
+    """
+    from selenium.webdriver.common.keys import Keys
+
+    back = {Keys.ARROW_RIGHT: Keys.ARROW_LEFT, Keys.ARROW_LEFT: Keys.ARROW_RIGHT}
+    for keys in _keys(control.kind):
+        if _press(page, control, keys):
+            if control.kind == "slider" and keys in back:
+                _press(page, control, back[keys])
+            return True
+    return False
 
 
 def _keys(kind: str) -> list[str]:

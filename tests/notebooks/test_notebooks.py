@@ -43,8 +43,8 @@ def test_outputs_are_reproduced(path, form, nbval, smollm2, record_property):
     record_property("slow", outcome.seconds > SECONDS_LIMIT)
     assert outcome.passed, outcome.text
     assert outcome.peak_bytes < PEAK_LIMIT
-    # Wall time depends on what else the machine does, so the summary only remarks on it, and several
-    # threads spend processor time on waiting for each other. One thread's is hardly moved by either.
+    # Wall time depends on what else the machine does, so the summary only remarks on it; several
+    # threads also spend processor time on waiting for each other. Neither moves one thread's.
     if form == "one thread":
         assert outcome.cpu_seconds < SECONDS_LIMIT
 
