@@ -30,7 +30,7 @@ def scale(widths: Sequence[int], rows: Mapping[str, Sequence[tuple[float, float]
     axes[1].set_title("Largest of 16 weights, on average")
     axes[0].legend()
     told = "; ".join(
-        f"{name}: variance {pairs[-1][0]:.1f}, largest weight {pairs[-1][1]:.2f}"
+        f"{name}: variance {pairs[-1][0]:.2g}, largest weight {pairs[-1][1]:.2f}"
         for name, pairs in rows.items()
     )
     plots.show(fig, alt=f"Random queries and keys, values at D = {widths[-1]}: {told}.")
@@ -186,7 +186,10 @@ def sink(weights: Sequence[float], channel: Sequence[float]) -> None:
     plots.show(
         fig,
         alt="Attention on the first token and its channel 507, by layer: "
-        + "; ".join(f"{weights[i]:.2f} and {size[i]:,.0f} at {i}" for i in (0, 5, 11, 12, 23))
+        + "; ".join(
+            f"{weights[i]:.2f} and {float(f'{size[i]:.2g}'):,.0f} at {i}"
+            for i in (0, 5, 11, 12, 23)
+        )
         + ".",
     )
 
