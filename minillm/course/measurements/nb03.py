@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from minillm.course.probes import (
 from minillm.course.trace import cut_edge, hidden_states, patched, replaced, without
 from minillm.layers.attention import causal_mask
 from minillm.llm import LLM
+from minillm.model import Block
 
 COUNTRY, LAST = 3, -1  # places in `The capital of X is`
 SEEDS = range(2)
@@ -71,7 +72,7 @@ def patching(
     france, italy = capital_ids(llm, " France"), capital_ids(llm, " Italy")
     rome, paris = (llm.tokenizer.encode(CAPITALS[name])[0] for name in (" Italy", " France"))
     states = hidden_states(llm, italy)
-    found = {}
+    found: dict[int, list[float]] = {}
     for layer in layers:
         found[layer] = []
         for position in positions:
@@ -155,7 +156,7 @@ def largest_score(llm: LLM) -> float:
 def without_output_projection(llm: LLM) -> Iterator[LLM]:
     """The model in which the heads' joined outputs are added to the stream as they are."""
     with ExitStack() as stack:
-        for block in llm.model.layers:
+        for block in cast(Iterable[Block], llm.model.layers):
             hook = block.self_attn.o_proj.register_forward_hook(lambda _, args, out: args[0])
             stack.callback(hook.remove)
         yield llm
