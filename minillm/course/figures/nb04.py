@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -189,6 +190,9 @@ def time_and_roofline(
     right.annotate("ridge", (ridge, counts[0] / took[0] / 1e9), color=plots.VERMILION, ha="right")
     right.set(xscale="log", yscale="log", xlabel="FLOPs per byte of weights", ylabel="GFLOP/s")
     right.set_title("Roofline")
+    for ax in (left, right):
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
     fig.legend(
         [left.lines[0], left.lines[1], left.lines[2]],
         ["measured", "reading all weights once", "arithmetic at the measured peak"],
