@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DRIVER = "chromedriver"
+FONTS = ("fonts-dejavu-core", "fonts-noto-cjk")  # the notebooks have Chinese terms
 PACKAGES = {"chromium": BROWSERS, "chromium-driver": (DRIVER,)}
 
 
@@ -57,7 +58,7 @@ def apt_commands(packages: list[str]) -> list[list[str]]:
     options = ["-y", "--no-install-recommends"]
     return [
         [*prefix, "apt-get", "update", "-qq"],
-        [*prefix, "apt-get", "install", "-qq", *options, *packages, "fonts-noto-cjk"],
+        [*prefix, "apt-get", "install", "-qq", *options, *packages, *FONTS],
     ]
 
 
