@@ -49,7 +49,8 @@ def pair_view(pair: int, query: int, key: int) -> str:
     # As a data URI: a viewer that does not trust stored HTML drops the picture as a whole, while of
     # an inline <svg> it would keep the labels, one after the other.
     source = b64encode(pair_svg(pair, query, key).encode()).decode()
-    picture = f'<img src="data:image/svg+xml;base64,{source}" width="{SIZE + WIDE}" alt="">'
+    alt = "Two arrows in a circle, and the score against distance; the numbers follow."
+    picture = f'<img src="data:image/svg+xml;base64,{source}" width="{SIZE + WIDE}" alt="{alt}">'
     return f"<div>{picture}<div>{words}</div></div>"
 
 
