@@ -35,7 +35,7 @@ QUESTIONS = (
                 "A window of 256 without it is worse than one of 64 with it.",
             ),
             (
-                "Most heads put their spare attention on the first position; without it they put "
+                "Many heads put their spare attention on the first position; without it they put "
                 "it on tokens that have something to say.",
                 "It is a place for weight that has nowhere to go. Gone, the softmax still has to "
                 "sum to 1.",
