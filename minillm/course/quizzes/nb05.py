@@ -13,8 +13,8 @@ QUESTIONS = (
             ),
             (
                 "It cannot be told from texts: compare the logits with one full forward pass",
-                "When all is right, cached and uncached logits agree to a hundred-thousandth of the "
-                "largest. One position off moves them by a hundredth or two.",
+                "When all is right, cached and uncached logits agree to a hundred-thousandth of "
+                "the largest. One position off moves them by a hundredth or two.",
             ),
             (
                 "Yes, if the loss is not worse either",
