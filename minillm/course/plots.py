@@ -39,6 +39,8 @@ HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo")
 PAPER, INK, GRID = "#F4F2EC", "#222222", "#CFCBC0"
 HEAT = "cividis"  # the same order of lightness with and without colour vision
 DOTS_PER_INCH = 144
+# `bbox=BEHIND` of a text: a line that runs through it stays behind.
+BEHIND = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5}
 
 
 def use_style() -> None:
@@ -70,7 +72,10 @@ def use_style() -> None:
             "hatch.color": PAPER,
             "hatch.linewidth": 1.2,
             "image.cmap": HEAT,
-            "legend.frameon": False,
+            # A frame without a border: a line that runs through a legend stays behind its text.
+            "legend.edgecolor": "none",
+            "legend.facecolor": PAPER,
+            "legend.fancybox": False,
             "lines.linewidth": 1.8,
             "lines.markersize": 5,
             "savefig.facecolor": PAPER,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from minillm.course import plots
@@ -54,17 +55,18 @@ def word_map(points: Tensor, groups: Mapping[str, str], sizes: Tensor) -> None:
     """
     kept = float(sizes[:2].square().sum() / sizes.square().sum())
     fig, ax = plt.subplots(figsize=(7.2, 5.4))
-    start = 0
+    start, labelled = 0, list[tuple[float, float, str]]()
+    width, height = (points.max(0).values - points.min(0).values).tolist()
     for i, (name, text) in enumerate(groups.items()):
         words = text.split()
         x, y = points[start : start + len(words)].T.tolist()
         start += len(words)
         colour = plots.COLOURS[i % len(plots.COLOURS)]
         ax.plot(x, y, plots.MARKERS[i], color=colour, label=name, linestyle="none")
-        for at_x, at_y, word in zip(x, y, words, strict=True):
-            ax.annotate(word, (at_x, at_y), xytext=(5, 2), textcoords="offset points", fontsize=8)
+        labelled += zip(x, y, words, strict=True)
     ax.set(xlabel="first direction", ylabel="second direction", xticks=[], yticks=[])
     ax.set_title(f"{len(points)} embeddings in the plane, {kept:.0%} of their variance")
+    _label(ax, labelled, wide=0.013 * width, high=0.033 * height)
     ax.margins(x=0.12)
     ax.legend(fontsize=9, loc="best")
     plots.show(
@@ -72,6 +74,25 @@ def word_map(points: Tensor, groups: Mapping[str, str], sizes: Tensor) -> None:
         alt=f"A map of {len(points)} word embeddings on two directions that keep {kept:.0%} of "
         f"their variance. The groups {', '.join(groups)} form islands of their own.",
     )
+
+
+def _label(ax: Axes, labelled: list[tuple[float, float, str]], wide: float, high: float) -> None:
+    """Names to the right of their points, each moved up until it covers no name below it.
+
+    wide, high: what a letter and a line take, in data units.
+    """
+    placed: list[tuple[float, float, str]] = []
+    for x, y, word in sorted(labelled, key=lambda each: each[1]):
+        up = y
+        while any(
+            abs(up - other_y) < high and x < other_x + wide * len(other) + wide
+            and other_x < x + wide * len(word) + wide
+            for other_x, other_y, other in placed
+        ):  # fmt: skip
+            up += high / 4
+        placed.append((x, up, word))
+        lifted = {"arrowstyle": "-", "color": plots.GRID, "lw": 0.8} if up > y + high else None
+        ax.annotate(word, (x, y), xytext=(x + wide, up), fontsize=8, va="center", arrowprops=lifted)
 
 
 def one_pair(pairs: Sequence[int] = (0, 8, 16, 31)) -> None:

@@ -45,7 +45,7 @@ def memory(lengths: Sequence[int], direct: Sequence[int], tiled: Sequence[int]) 
         ax.annotate(
             f"{name}: {megabytes[-1]:.1f} MB",
             (lengths[-1], megabytes[-1]),
-            xytext=(-10, 0 if i == 0 else -26),
+            xytext=(-10, 0) if i == 0 else (-6, 12),
             textcoords="offset points",
             ha="right",
             va="center",

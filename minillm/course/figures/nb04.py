@@ -146,6 +146,7 @@ def sampling(logits: Tensor, temperatures: Sequence[float], top_p: float, min_p:
                 xytext=shift,
                 textcoords="offset points",
                 color=colour,
+                bbox=plots.BEHIND,
                 ha="right" if marker == "o" else "left",
             )
     ax.plot([], [], "o", color=plots.INK, markersize=8, label=f"top-p {top_p} stops here")

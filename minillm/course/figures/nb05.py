@@ -58,7 +58,12 @@ def loops(lengths: Sequence[int], without: Sequence[float], cached: Sequence[flo
         ax.plot(lengths, times, marker=plots.MARKERS[i], label=name)
     for n, ratio, high in zip(lengths, ratios, without, strict=True):
         ax.annotate(
-            f"{ratio:.1f} ×", (n, high), xytext=(0, 8), textcoords="offset points", ha="center"
+            f"{ratio:.1f} ×",
+            (n, high),
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="center",
+            bbox=plots.BEHIND,
         )
     where = f"five times at {five:.0f} tokens" if five else "less than five times so far"
     if five is not None:
@@ -155,6 +160,7 @@ def roofline(points: Mapping[str, tuple[float, float]], bandwidth: float, peak: 
             textcoords="offset points",
             va="top",
             ha="center",
+            bbox=plots.BEHIND,
         )
     least = min(speed for _, speed in points.values())
     ax.set(xlabel="FLOPs per byte read", ylabel="GFLOP per second", xlim=(0.2, most * 1.5))
