@@ -179,7 +179,7 @@ def test_ntk_aware_slows_the_slowest_pair_by_the_factor(llm):
 
 def test_no_gap_straddles_the_trained_length():
     for gap in measured.GAPS:
-        gaps = [measured.gap_of(seed, gap) for seed in measured.SEEDS]
+        gaps = [float(measured.gap_of(seed, gap)) for seed in measured.SEEDS]
         assert mean(gaps) == pytest.approx(gap, abs=1)
         assert max(gaps) + 80 <= 8_192 or min(gaps) > 8_192
 
@@ -204,7 +204,7 @@ def test_what_the_text_says_about_the_curves():
 def test_every_exercise_knows_three_mistakes():
     exercises = load("02")
     assert len(exercises) == 7
-    assert all(len(exercise.wrong) >= 3 for exercise in exercises.values())
+    assert all(len(getattr(exercise, "wrong", ())) >= 3 for exercise in exercises.values())
 
 
 def test_the_quiz_has_five_questions():
