@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -13,8 +12,7 @@ from torch import Tensor
 
 from minillm.course.probes import OnePass, forward
 from minillm.course.timing import timed
-from minillm.course.trace import replaced
-from minillm.layers.attention import causal_mask
+from minillm.course.trace import plain_weights, replaced
 from minillm.layers.embedding import embed
 from minillm.llm import LLM
 from minillm.model import Block, Step
@@ -75,10 +73,7 @@ def counted_flops(llm: LLM, ids: Sequence[int]) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-        scores = q @ k.mT / math.sqrt(q.shape[-1])  # (B, H, T, S)
-        seen = causal_mask(scores.shape[2], scores.shape[3]) if mask is None else mask
-        return scores.masked_fill(~seen, -math.inf).softmax(-1) @ v
+        return plain_weights(q, k, mask) @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
     with FlopCounterMode(display=False) as counter, replaced(llm, attention=plain):
         llm.model.logits(forward(llm, ids)[-1])

@@ -84,6 +84,19 @@ def hidden_states(llm: LLM, ids: Sequence[int]) -> Tensor:
     return torch.stack(found)
 
 
+def plain_weights(q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """The weights that a fused kernel never writes down: softmax(q · kᵀ / sqrt(D)).
+
+    q: (B, H, T, D). k: (B, K, S, D). mask: as in `minillm.layers.attention.attention`.
+    Returns (B, H, T, S).
+    """
+    H, D = q.shape[1], q.shape[3]
+    wide = k.repeat_interleave(H // k.shape[1], dim=1)  # (B, H, S, D)
+    scores = q @ wide.transpose(-1, -2) / math.sqrt(D)  # (B, H, T, S)
+    seen = causal_mask(q.shape[2], k.shape[2]) if mask is None else mask
+    return scores.masked_fill(~seen, -math.inf).softmax(-1)
+
+
 def attention_weights(llm: LLM, ids: Sequence[int]) -> Tensor:
     """How much each token looks at each: (L, H, T, S), every row summing to 1.
 
@@ -93,11 +106,7 @@ def attention_weights(llm: LLM, ids: Sequence[int]) -> Tensor:
     original = llm.model.ops.attention
 
     def spy(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        H, D, S = q.shape[1], q.shape[3], k.shape[2]
-        wide = k.repeat_interleave(H // k.shape[1], dim=1)  # (B, H, S, D)
-        scores = q @ wide.transpose(-1, -2) / math.sqrt(D)  # (B, H, T, S)
-        seen = causal_mask(q.shape[2], S) if mask is None else mask
-        found.append(scores.masked_fill(~seen, -math.inf).softmax(-1)[0].float())
+        found.append(plain_weights(q, k, mask)[0].float())
         return original(q, k, v, mask)
 
     with replaced(llm, attention=spy):

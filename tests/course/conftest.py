@@ -121,3 +121,22 @@ def tool(project: Project) -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return call
+
+
+@pytest.fixture
+def words_of(monkeypatch) -> Callable[[Callable[[], None]], str]:
+    """Draws one figure without showing it; returns its alternative text."""
+    import matplotlib.pyplot as plt
+
+    from minillm.course import plots
+
+    def draw_one(draw: Callable[[], None]) -> str:
+        shown = []
+        monkeypatch.setattr(plots, "show", lambda fig, alt: shown.append((fig, alt)))
+        draw()
+        [(figure, alt)] = shown
+        plt.close(figure)
+        assert len(alt) > 50
+        return alt
+
+    return draw_one

@@ -9,7 +9,7 @@ from minillm.course.__main__ import main
 from minillm.course.tool import notebook as nb
 from minillm.course.tool.check import check
 from minillm.course.tool.project import Project
-from minillm.course.tool.rules import _anchors
+from minillm.course.tool.rules import anchors
 from minillm.course.tool.shape import words
 
 COURSE = Project(Path(__file__).parents[2])
@@ -88,4 +88,4 @@ def test_links_of_the_pages_lead_somewhere(page):
         name, _, anchor = target.partition("#")
         assert (folder / name).is_file(), target
         if anchor:
-            assert anchor in _anchors(nb.read(folder / name)), target
+            assert anchor in anchors(nb.read(folder / name)), target

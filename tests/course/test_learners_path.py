@@ -7,7 +7,6 @@ writes them into the package. It must be the original again, to the letter.
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from minillm.course.tool import notebook as nb
 from minillm.course.tool.build import build, undo
 from minillm.course.tool.project import Project
 from minillm.course.tool.source import segment
+from tests.checkout import copy_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = Project(ROOT)
@@ -56,14 +56,7 @@ def emptied(text: str) -> str:
 @pytest.fixture
 def copy(tmp_path: Path) -> Project:
     """The files of this working tree, but for those that git ignores."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "-co", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
+    copy_files(tmp_path)
     return Project(tmp_path)
 
 

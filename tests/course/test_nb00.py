@@ -1,6 +1,5 @@
 """Notebook 00: the ledger's data, and the next-token explorer."""
 
-import json
 import re
 from pathlib import Path
 
@@ -17,17 +16,11 @@ from minillm.course.next_token import (
     undo,
     view,
 )
+from minillm.course.tool import notebook as nb
+from minillm.course.tool.rules import anchors
 from minillm.tokenizer import Tokenizer
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-
-
-def headings(path: Path) -> set[str]:
-    """The anchors of a notebook's headings, as JupyterLab makes them."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-    titles = re.findall(r"^#{1,6}\s+(.+)$", text, re.MULTILINE)
-    return {title.strip().replace(" ", "-") for title in titles}
 
 
 def test_the_ledger_has_every_claim_once():
@@ -42,7 +35,7 @@ def test_the_ledger_has_every_claim_once():
 def test_an_outcome_links_to_its_section(row: Row):
     file, _, heading = row.section.partition("#")
     assert file[:2] in row.notebooks
-    assert heading in headings(NOTEBOOKS / file)
+    assert heading in anchors(nb.read(NOTEBOOKS / file))
 
 
 def test_what_is_settled_and_what_is_to_come():

@@ -1,17 +1,14 @@
 """What notebook 02 shows and says: one pair's angles, its figures, its stored curves."""
 
-import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from minillm.course import plots, quiz
-from minillm.course.checks import load
+from minillm.course import plots
 from minillm.course.figures import nb02 as figures
 from minillm.course.measurements import nb02 as measured
 from minillm.course.precomputed import stored
@@ -199,27 +196,3 @@ def test_what_the_text_says_about_the_curves():
         assert at(name, 10_000) < 9
         assert values["doc"][name] - values["doc"]["none"] < 0.15
     assert at("base 10,000", 2_000) > 10
-
-
-def test_every_exercise_knows_three_mistakes():
-    exercises = load("02")
-    assert len(exercises) == 7
-    assert all(len(getattr(exercise, "wrong", ())) >= 3 for exercise in exercises.values())
-
-
-def test_the_quiz_has_five_questions():
-    assert len(quiz("02").questions) == 5
-
-
-def test_the_ledger_links_to_sections_of_the_notebook():
-    root = Path(__file__).parents[2]
-    notebook = json.loads((root / "notebooks" / "02_embeddings_and_rope.ipynb").read_text("utf-8"))
-    text = "\n".join("".join(cell["source"]) for cell in notebook["cells"])
-    headings = {
-        line.lstrip("# ").replace(" ", "-") for line in text.splitlines() if line.startswith("##")
-    }
-    rows = json.loads((root / "data" / "ledger.json").read_text("utf-8"))
-    sections = [row.get("section", "") for row in rows]
-    mine = [s.partition("#")[2] for s in sections if s.startswith("02_embeddings_and_rope.ipynb#")]
-    assert mine
-    assert set(mine) <= headings

@@ -11,7 +11,6 @@ change nothing that was there.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from minillm.course.tool.project import Project
+from tests.checkout import copy_files
 from tests.notebooks.runner import PEAK_LIMIT, run_nbval
 from tools import bootstrap
 
@@ -86,18 +86,6 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     pip = (image.python, "-m", "pip", "install", "--no-cache-dir")
     image.run(*pip, "-r", REQUIREMENTS)
     return image
-
-
-def copy_files(target: Path) -> None:
-    """The files of this working tree, but for those that git ignores."""
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "-co", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target / name)
 
 
 @pytest.fixture(scope="module")

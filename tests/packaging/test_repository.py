@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from tests.checkout import listed
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -38,11 +39,7 @@ def pins() -> dict[str, Requirement]:
 
 
 def tracked_files() -> list[Path]:
-    if not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+    return [ROOT / name for name in listed()]
 
 
 def direct_lines() -> list[str]:

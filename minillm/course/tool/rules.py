@@ -231,10 +231,7 @@ def prose(context: Context) -> Iterator[Problem]:
 
 
 def links(context: Context) -> Iterator[Problem]:
-    """Links to files of the repository lead somewhere, and those to a heading to one that is there.
-
-    JupyterLab's anchor of a heading is its text with hyphens for spaces.
-    """
+    """Links to files and to headings of the course lead to what is there."""
     for index, cell in enumerate(context.notebook["cells"]):
         if cell["cell_type"] != "markdown":
             continue
@@ -243,11 +240,12 @@ def links(context: Context) -> Iterator[Problem]:
             file = context.path.parent / name if name else context.path
             if not file.is_file():
                 yield index, f"a link to {target}, and there is no such file"
-            elif anchor and file.suffix == ".ipynb" and anchor not in _anchors(nb.read(file)):
+            elif anchor and file.suffix == ".ipynb" and anchor not in anchors(nb.read(file)):
                 yield index, f"a link to {target}, and there is no such heading"
 
 
-def _anchors(notebook: nb.Notebook) -> set[str]:
+def anchors(notebook: nb.Notebook) -> set[str]:
+    """JupyterLab's anchors of a notebook's headings: their text with hyphens for spaces."""
     texts = [str(c["source"]) for c in notebook["cells"] if c["cell_type"] == "markdown"]
     return {title.replace(" ", "-") for text in texts for _, title in _headings(text)}
 
