@@ -43,25 +43,27 @@ def home() -> Path:
 
 
 def resolve(name: str | Path) -> Path:
-    """The folder of a model, without ever using the network.
+    """The folder or the GGUF file of a model, without ever using the network.
 
-    Args: `name`, a known name ("smollm2"), the path of a folder, or an "owner/name" that was
-        pulled. A known name wins over a folder of that name ("./smollm2" is the folder), a folder
-        over a repository.
+    Args: `name`, a known name ("smollm2"), the path of a folder or of a .gguf file, or an
+        "owner/name" that was pulled. A known name wins over a folder of that name ("./smollm2" is
+        the folder), a path over a repository.
     Raises: FileNotFoundError, saying what to run, where it is not there; ValueError where it is
-        there but damaged.
+        there but damaged, or is another kind of file.
     """
     path = Path(name).expanduser()
     if str(name) not in KNOWN:
-        if path.is_dir():
+        if path.is_dir() or (path.is_file() and path.suffix.lower() == ".gguf"):
             return path
         if path.exists():
-            raise ValueError(f"{str(name)!r} is a file; the folder of a model is needed")
+            raise ValueError(
+                f"{str(name)!r} is a file; allowed are the folder of a model and a .gguf file"
+            )
         if isinstance(name, Path) or not REPOSITORY.fullmatch(name):
             raise FileNotFoundError(
-                f"{str(name)!r} is neither a folder nor a known model ({', '.join(KNOWN)}); "
-                "`minillm pull NAME` fetches a known model or an owner/name from the Hugging Face "
-                "hub"
+                f"{str(name)!r} is neither a folder, nor a .gguf file, nor a known model "
+                f"({', '.join(KNOWN)}); `minillm pull NAME` fetches a known model or an "
+                "owner/name from the Hugging Face hub"
             )
     folder = _folder(str(name))
     if not folder.exists():

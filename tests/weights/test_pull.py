@@ -85,10 +85,21 @@ def test_resolve_says_what_to_run(tiny, tmp_path, monkeypatch):
         resolve("smollm3")
     with pytest.raises(FileNotFoundError, match="neither"):
         resolve(tmp_path / "absent")
-    (tmp_path / "file.gguf").touch()
-    with pytest.raises(ValueError, match="is a file"):
-        resolve(tmp_path / "file.gguf")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ValueError, match=r"is a file; allowed are the folder .* and a \.gguf file"):
+        resolve(tmp_path / "model.safetensors")
     assert not home().exists()
+
+
+@pytest.mark.parametrize("file_name", ["model.gguf", "Model.Q4_K_M.GGUF", "smollm2.gguf"])
+def test_resolve_takes_the_path_of_a_gguf_file(tiny, tmp_path, file_name):
+    path = tmp_path / file_name
+    with pytest.raises(FileNotFoundError, match=r"nor a \.gguf file"):
+        resolve(path)
+    path.touch()
+    assert resolve(path) == resolve(str(path)) == path
+    (tmp_path / "link.gguf").symlink_to(path)
+    assert resolve(tmp_path / "link.gguf") == tmp_path / "link.gguf"
 
 
 def test_resolve_prefers_known_names_to_folders_to_repositories(tiny, tmp_path, monkeypatch):
