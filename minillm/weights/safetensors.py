@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from minillm.weights.file_tensor import FileTensor
+
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -26,13 +28,21 @@ PICKLED = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 def open_weights(folder: str | Path) -> dict[str, torch.Tensor]:
     """Open all tensors of a model folder as read-on-demand views of its files.
 
+    Returns: name -> CPU tensor in the file's dtype and shape. Writing to a tensor changes this
+        process's copy of the page, never the file. Only a tensor that the file places at an
+        address unfit for its dtype is copied.
+    Files and errors: as of `open_tensors`.
+    """
+    return {name: tensor.view() for name, tensor in open_tensors(folder).items()}
+
+
+def open_tensors(folder: str | Path) -> dict[str, FileTensor]:
+    """Open all tensors of a model folder, to be placed one by one on a device in some dtype.
+
     Reads model.safetensors.index.json and the shards that it names, else model.safetensors. Where
     there is an index, other weight files in the folder are ignored.
 
     Args: `folder`, which must not be changed while its tensors are in use.
-    Returns: name -> CPU tensor in the file's dtype and shape. Writing to a tensor changes this
-        process's copy of the page, never the file. Only a tensor that the file places at an
-        address unfit for its dtype is copied.
     Raises: FileNotFoundError for a folder without weights or a shard that is not there (before
         anything is opened); ValueError, naming the file and the fault, for anything else.
     Source: the safetensors format, https://github.com/huggingface/safetensors#format
@@ -45,7 +55,7 @@ def open_weights(folder: str | Path) -> dict[str, torch.Tensor]:
     raise _no_weights(folder)
 
 
-def _open_shards(folder: Path) -> dict[str, torch.Tensor]:
+def _open_shards(folder: Path) -> dict[str, FileTensor]:
     index = folder / INDEX_FILE
     promised: dict[str, set[str]] = {}
     for name, shard in read_weight_map(index).items():
@@ -53,7 +63,7 @@ def _open_shards(folder: Path) -> dict[str, torch.Tensor]:
     missing = [shard for shard in sorted(promised) if not (folder / shard).is_file()]
     if missing:
         raise FileNotFoundError(f"{index}: it names shards that are not there: {_list(missing)}")
-    weights: dict[str, torch.Tensor] = {}
+    weights: dict[str, FileTensor] = {}
     for shard, names in sorted(promised.items()):
         tensors = _open_file(folder / shard)
         if lacking := names - tensors.keys():
@@ -89,22 +99,30 @@ def read_weight_map(index: Path) -> dict[str, str]:
     return weight_map
 
 
-def _open_file(path: Path) -> dict[str, torch.Tensor]:
+def _open_file(path: Path) -> dict[str, FileTensor]:
     if not path.is_file():
         raise ValueError(f"{path}: not a regular file")
     _refuse_pointer(path)
-    _check_header(path)
+    header, start = _read_header(path)
     try:
         # The library checks every dtype, shape and range against the file's size, then maps it.
         with safe_open(path, framework="pt", device="cpu") as file:
-            return {name: _aligned(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: FileTensor(
+                    path, start + header[name]["data_offsets"][0], file.get_tensor(name)
+                )
+                for name in file.keys()  # noqa: SIM118
+            }
     except (SafetensorError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = str(error).splitlines()[0].removeprefix("Error while deserializing header: ")
         raise ValueError(f"{path}: broken safetensors file ({reason})") from error
 
 
-def _check_header(path: Path) -> None:
-    """Refuse an impossible header length, and a tensor named twice (the library keeps one)."""
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header, and where the data after it begins, in bytes.
+
+    Refused are an impossible length, and a tensor named twice (the library keeps one).
+    """
     with path.open("rb") as file:
         prefix = file.read(8)
         length = int.from_bytes(prefix, "little")
@@ -118,12 +136,7 @@ def _check_header(path: Path) -> None:
             raise ValueError(
                 f"{path}: a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read"
             )
-        _parse_json(path, file.read(length))
-
-
-def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or a copy where the writer did not align its data to whole elements."""
-    return tensor.clone() if tensor.data_ptr() % tensor.element_size() else tensor
+        return _parse_json(path, file.read(length)), 8 + length
 
 
 def _refuse_pointer(path: Path) -> None:
