@@ -1,8 +1,8 @@
 """A tensor in a file, on its way to a device and a dtype.
 
-Where neither changes, the file's own pages are the tensor. Where one does, the file is read in small
-pieces instead of through its map: pages of a map, once read, stay in the process's memory, beside
-the converted values.
+Where neither changes, the file's own pages are the tensor. Where one does, the file is read in
+small pieces instead of through its map: pages of a map, once read, stay in the process's memory,
+beside the converted values.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class FileTensor:
         flat = placed.view(-1)
         size = min(self.mapped.nbytes, CHUNK if device.type == "cpu" else DEVICE_CHUNK)
         buffer = memoryview(bytearray(size))
-        with self.path.open("rb", buffering=0) as file:
+        with self.path.open("rb") as file:
             file.seek(self.offset)
             begin = 0
             while begin < flat.numel():
