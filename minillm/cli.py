@@ -338,12 +338,13 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 def inspect_model(name: str) -> dict[str, Any]:
     """Architecture and arithmetic of a model, from its config.json alone."""
-    from minillm.config import ModelConfig, read_json
+    from minillm.config import read_json
+    from minillm.families import read_config
     from minillm.weights.pull import resolve
 
     folder = resolve(name)
     settings = read_json(folder / "config.json")
-    config = ModelConfig.from_hf(settings)
+    config = read_config(settings)
     parameters, context = config.num_parameters(), config.max_position_embeddings
     embedding = config.vocab_size * config.hidden_size
     per_token = {kind: config.cache_bytes_per_token(size) for kind, size in WIDTHS.items()}

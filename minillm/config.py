@@ -1,22 +1,25 @@
-"""What a model is made of, as data: `ModelConfig`, read from a Hugging Face config.json.
+"""What a model is made of, as data: `ModelConfig`.
 
 The configuration holds *features* (is there a bias, how far does layer 3 see, how is it rotated),
-never a family's name, so that one `Transformer` serves every family. A family is one row in
-`FAMILIES`: the features that its config.json leaves unsaid.
+never a family's name, so that one `Transformer` serves every family. `minillm.families` reads it
+from a Hugging Face config.json.
 """
 
 import json
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-RopeType = Literal["default", "linear", "dynamic", "yarn", "llama3"]
-QkNorm = Literal["none", "head"]
+RopeType = Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3"]
+QkNorm = Literal["none", "head", "whole"]
+Norms = Literal["before", "after", "both"]
+Activation = Literal["swiglu", "geglu"]
 
 # A config.json is input from outside. These bounds are far above any real model, and low enough
 # that building the (empty) modules takes well under a second.
 MAX_LAYERS = 256
+MAX_EXPERTS = 1024
 MAX_SIZE = 2**31 - 1
 MAX_PARAMETERS = 10**13
 
@@ -37,6 +40,11 @@ def _check_flag(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r}; true or false is needed")
 
 
+def _check_choice(name: str, value: object, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ValueError(f"{name} is {value!r}; known are {', '.join(get_args(choices))}")
+
+
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Rotary position embedding of a layer: its base, and how it is stretched past training.
@@ -45,6 +53,9 @@ class RopeConfig:
     rope_type: how the frequencies are rescaled; see `minillm.layers.rope.rope_frequencies`.
     factor: the stretch (4.0 = four times the original length).
     original_max_position_embeddings: the trained length in tokens, before stretching.
+    partial_rotary_factor: the share of each head that is rotated, from its first value on.
+    short_factor, long_factor: what "longrope" divides each pair's frequency by, up to and past the
+    trained length.
     """
 
     rope_theta: float = 10_000.0
@@ -57,14 +68,29 @@ class RopeConfig:
     beta_slow: float = 1.0
     attention_factor: float | None = None
     truncate: bool = True
+    partial_rotary_factor: float = 1.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.rope_type not in get_args(RopeType):
-            allowed = ", ".join(get_args(RopeType))
-            raise ValueError(f"rope_type is {self.rope_type!r}; known are {allowed}")
+        _check_choice("rope_type", self.rope_type, RopeType)
         factors = ("factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow")
-        for name in ("rope_theta", *factors):
+        for name in ("rope_theta", "partial_rotary_factor", *factors):
             _check_positive(name, getattr(self, name))
+        for name in ("short_factor", "long_factor"):
+            for value in getattr(self, name):
+                _check_positive(name, value)
+        if len(self.short_factor) != len(self.long_factor) or (
+            self.rope_type == "longrope" and not self.short_factor
+        ):
+            raise ValueError(
+                f"short_factor has {len(self.short_factor)} entries, long_factor "
+                f"{len(self.long_factor)}; as many are needed, one for each pair"
+            )
+        if self.partial_rotary_factor > 1:
+            raise ValueError(
+                f"partial_rotary_factor is {self.partial_rotary_factor!r}; at most 1 is possible"
+            )
         if self.rope_theta <= 1:
             raise ValueError(f"rope_theta is {self.rope_theta!r}; a base above 1 is needed")
         if self.rope_type != "default" and self.factor < 1:
@@ -78,9 +104,70 @@ class RopeConfig:
             )
         if self.original_max_position_embeddings is not None:
             _check_size("original_max_position_embeddings", self.original_max_position_embeddings)
-        elif self.rope_type in ("dynamic", "yarn", "llama3"):
+            if self.rope_type == "longrope" and self.trained_length == 1:
+                raise ValueError("original_max_position_embeddings is 1; longrope needs 2 or more")
+        elif self.rope_type in ("dynamic", "yarn", "longrope", "llama3"):
             raise ValueError(f"rope_type {self.rope_type!r} needs original_max_position_embeddings")
         _check_flag("truncate", self.truncate)
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether a token's angle depends on how long the text is, not on its position alone."""
+        switches = self.rope_type == "longrope" and self.short_factor != self.long_factor
+        return switches or self.rope_type == "dynamic"
+
+    @property
+    def attention_scale(self) -> float:
+        """What cos and sin are multiplied by: scores grow by its square.
+
+        The configuration's attention_factor; without one 0.1·ln(factor) + 1 for "yarn" and
+        sqrt(1 + ln(factor) / ln(trained length)) for "longrope". 1 for every other type.
+        """
+        if self.rope_type not in ("yarn", "longrope"):
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.rope_type == "yarn":
+            return 0.1 * math.log(self.factor) + 1
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.trained_length))
+
+    @property
+    def trained_length(self) -> int:
+        """original_max_position_embeddings; 1 where it is not needed and not given."""
+        return self.original_max_position_embeddings or 1
+
+    def rotated(self, head_dim: int) -> int:
+        """How many of a head's D values are rotated. ValueError where they do not make pairs."""
+        count = int(head_dim * self.partial_rotary_factor)
+        if count < 2 or count % 2 or len(self.short_factor) not in (0, count // 2):
+            factors = f", with {len(self.short_factor)} factors" if self.short_factor else ""
+            raise ValueError(
+                f"head_dim is {head_dim}, partial_rotary_factor {self.partial_rotary_factor}: RoPE "
+                f"would rotate {count} values of a head{factors}; pairs are needed, an even number "
+                "of values, and a factor for each pair"
+            )
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """A feed-forward network of many experts, of which a router picks some for each token.
+
+    num_experts: how many there are. num_experts_per_tok: how many run for one token.
+    intermediate_size: `F` of each. norm_topk_prob: whether the weights of the chosen ones are
+    divided by their sum.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    intermediate_size: int
+    norm_topk_prob: bool = True
+
+    def __post_init__(self) -> None:
+        _check_size("num_experts", self.num_experts, MAX_EXPERTS)
+        _check_size("num_experts_per_tok", self.num_experts_per_tok, self.num_experts)
+        _check_size("intermediate_size of an expert", self.intermediate_size)
+        _check_flag("norm_topk_prob", self.norm_topk_prob)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +177,13 @@ class LayerConfig:
     sliding_window: a token sees itself and sliding_window - 1 tokens before it; None sees all.
     sinks: so many first tokens of the text stay visible outside the window.
     rope: None for a layer without position information.
+    experts: None for a layer with one dense feed-forward network.
     """
 
     sliding_window: int | None = None
     rope: RopeConfig | None = RopeConfig()
     sinks: int = 0
+    experts: ExpertsConfig | None = None
 
     def __post_init__(self) -> None:
         if self.sliding_window is not None:
@@ -109,7 +198,14 @@ class ModelConfig:
 
     Sizes: `V` vocab_size, `C` hidden_size, `F` intermediate_size, `L` num_hidden_layers,
     `H` num_attention_heads, `K` num_key_value_heads, `D` head_dim (not always C / H).
-    `layers` holds one `LayerConfig` per layer; `qk_norm` "head" normalises each query and key head.
+    `layers` holds one `LayerConfig` per layer.
+
+    activation: what gates the feed-forward network, by its name in `Ops`.
+    qk_norm: "head" normalises each query and key head, "whole" all heads of a token together.
+    norms: a layer normalises what attention and MLP read ("before"), what they give ("after") or
+    "both". norm_offset: is added to every norm's weight (Gemma stores weight - 1).
+    embedding_scale: embeddings are multiplied by it.
+    query_pre_attn_scalar: scores are divided by its square root; None means head_dim.
     Raises ValueError, quoting the value, for anything that does not fit together.
     """
 
@@ -127,7 +223,12 @@ class ModelConfig:
     attention_bias: bool = False
     attention_output_bias: bool = False
     mlp_bias: bool = False
+    activation: Activation = "swiglu"
     qk_norm: QkNorm = "none"
+    norms: Norms = "before"
+    norm_offset: float = 0.0
+    embedding_scale: float = 1.0
+    query_pre_attn_scalar: float | None = None
 
     def __post_init__(self) -> None:
         _check_size("num_hidden_layers", self.num_hidden_layers, MAX_LAYERS)
@@ -136,21 +237,25 @@ class ModelConfig:
                 _check_size(field.name, getattr(self, field.name))
             elif field.type is bool:
                 _check_flag(field.name, getattr(self, field.name))
-        _check_positive("rms_norm_eps", self.rms_norm_eps)
+            elif field.type in (Activation, QkNorm, Norms):
+                _check_choice(field.name, getattr(self, field.name), field.type)
+        for name in ("rms_norm_eps", "embedding_scale", "query_pre_attn_scalar"):
+            if getattr(self, name) is not None or name == "rms_norm_eps":
+                _check_positive(name, getattr(self, name))
+        if self.norm_offset not in (0.0, 1.0):
+            raise ValueError(f"norm_offset is {self.norm_offset!r}; 0 or 1 is needed")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads is {self.num_attention_heads} and num_key_value_heads "
                 f"{self.num_key_value_heads}; the second must divide the first"
             )
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim is {self.head_dim}; RoPE rotates pairs: it must be even")
+        for rope in {layer.rope for layer in self.layers if layer.rope}:
+            rope.rotated(self.head_dim)  # raises where head_dim does not fit
         if len(self.layers) != self.num_hidden_layers:
             raise ValueError(
                 f"{len(self.layers)} layers are described, num_hidden_layers is "
                 f"{self.num_hidden_layers}"
             )
-        if self.qk_norm not in get_args(QkNorm):
-            raise ValueError(f"qk_norm is {self.qk_norm!r}; known are none, head")
         if self.num_parameters() > MAX_PARAMETERS:
             raise ValueError(
                 f"the sizes make {self.num_parameters():,} parameters, vocab_size "
@@ -160,16 +265,22 @@ class ModelConfig:
 
     def num_parameters(self) -> int:
         """Number of weights; a tied output head counts once."""
-        q, kv = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
-        attention = self.hidden_size * (q + 2 * kv) + q * self.hidden_size
-        attention += self.attention_bias * (q + 2 * kv)
-        attention += self.attention_output_bias * self.hidden_size
-        attention += (self.qk_norm == "head") * 2 * self.head_dim
-        mlp = 3 * self.hidden_size * self.intermediate_size
-        mlp += self.mlp_bias * (2 * self.intermediate_size + self.hidden_size)
-        block = attention + mlp + 2 * self.hidden_size
-        tables = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
-        return tables + self.num_hidden_layers * block + self.hidden_size
+        C, D = self.hidden_size, self.head_dim
+        q, kv = self.num_attention_heads * D, self.num_key_value_heads * D
+        attention = C * (q + 2 * kv) + q * C
+        attention += self.attention_bias * (q + 2 * kv) + self.attention_output_bias * C
+        attention += {"none": 0, "head": 2 * D, "whole": q + kv}[self.qk_norm]
+        norms = (4 if self.norms == "both" else 2) * C
+        mlps = 0
+        for layer in self.layers:
+            if layer.experts is None:
+                mlps += 3 * C * self.intermediate_size
+                mlps += self.mlp_bias * (2 * self.intermediate_size + C)
+            else:  # each with three matrices and a row of the router
+                each = 3 * C * layer.experts.intermediate_size + C
+                mlps += layer.experts.num_experts * each
+        tables = (1 if self.tie_word_embeddings else 2) * self.vocab_size * C
+        return tables + self.num_hidden_layers * (attention + norms) + mlps + C
 
     def cache_bytes_per_token(self, bytes_per_value: int) -> int:
         """Bytes that one token adds to the KV cache: 2 · L · K · D · bytes_per_value."""
@@ -200,146 +311,6 @@ class ModelConfig:
             for i, layer in enumerate(self.layers)
         ]
         return replace(self, layers=tuple(layers))
-
-    @classmethod
-    def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
-        """Read the contents of a config.json, in the spelling of transformers 4 or 5.
-
-        Raises ValueError for a missing key, a value out of range, or a feature that minillm lacks:
-        a model is refused by name, never run wrongly.
-        """
-        family = FAMILIES.get(str(config.get("model_type")))
-        if family is None:
-            known = ", ".join(FAMILIES)
-            raise ValueError(f"model_type is {config.get('model_type')!r}; known are {known}")
-        _refuse_unsupported(config)
-        hidden, heads = _required(config, "hidden_size"), _required(config, "num_attention_heads")
-        _check_size("hidden_size", hidden)
-        _check_size("num_attention_heads", heads)
-        num_layers = _required(config, "num_hidden_layers")
-        _check_size("num_hidden_layers", num_layers, MAX_LAYERS)
-        biased = config.get("attention_bias", family.attention_bias)
-        return cls(
-            vocab_size=_required(config, "vocab_size"),
-            hidden_size=hidden,
-            intermediate_size=_required(config, "intermediate_size"),
-            num_hidden_layers=num_layers,
-            num_attention_heads=heads,
-            # Absent means multi-head attention: as many key/value heads as query heads.
-            num_key_value_heads=_or_default(config, "num_key_value_heads", heads),
-            head_dim=_or_default(config, "head_dim", hidden // heads),
-            max_position_embeddings=_required(config, "max_position_embeddings"),
-            layers=tuple(_layer(config, family, index) for index in range(num_layers)),
-            rms_norm_eps=_or_default(config, "rms_norm_eps", 1e-6),
-            tie_word_embeddings=_or_default(config, "tie_word_embeddings", False),
-            attention_bias=biased,
-            attention_output_bias=biased if family.bias_on_output else False,
-            mlp_bias=_or_default(config, "mlp_bias", False),
-            qk_norm=family.qk_norm,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """What a model family's code fixes and its config.json leaves unsaid."""
-
-    attention_bias: bool = False
-    bias_on_output: bool = True
-    qk_norm: QkNorm = "none"
-    # "none": a sliding_window in the file means nothing. "flag": Qwen always writes one, which
-    # counts only where use_sliding_window is true, and from layer max_window_layers on.
-    window: Literal["none", "always", "flag"] = "none"
-
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(),
-    "mistral": Family(window="always"),
-    "qwen2": Family(attention_bias=True, bias_on_output=False, window="flag"),
-    "qwen3": Family(qk_norm="head", window="flag"),
-}
-
-
-def _required(config: Mapping[str, Any], key: str) -> Any:
-    if config.get(key) is None:
-        raise ValueError(f"config.json has no {key!r}")
-    return config[key]
-
-
-def _or_default(config: Mapping[str, Any], key: str, default: Any) -> Any:
-    value = config.get(key)
-    return default if value is None else value
-
-
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    """Raise for a feature that would change the result and that minillm does not compute."""
-    activation = _or_default(config, "hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {activation!r}; supported is silu")
-    if config.get("quantization_config") is not None:
-        raise ValueError("quantization_config is set; quantized checkpoints are not supported")
-    if _or_default(config, "partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(
-            f"partial_rotary_factor is {config['partial_rotary_factor']!r}; supported is 1.0"
-        )
-
-
-def _rope(config: Mapping[str, Any], layer_type: str) -> RopeConfig:
-    """The RoPE of a layer: `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling`."""
-    found = config.get("rope_parameters")
-    if isinstance(found, Mapping) and isinstance(found.get(layer_type), Mapping):
-        found = found[layer_type]
-    if found is None:
-        found = config.get("rope_scaling")
-    if found is not None and not isinstance(found, Mapping):
-        raise ValueError(f"rope_parameters / rope_scaling is {found!r}; an object is needed")
-    values = dict(found or {})
-    values.setdefault("rope_theta", _or_default(config, "rope_theta", 10_000.0))
-    # The older spelling of the key is `type`.
-    rope_type = values.get("rope_type", values.get("type", "default"))
-    if _or_default(values, "partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(
-            f"partial_rotary_factor is {values['partial_rotary_factor']!r}; supported is 1.0"
-        )
-    if values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
-        raise ValueError("YaRN with mscale or mscale_all_dim is not supported")
-    original = values.get("original_max_position_embeddings")
-    if original is None and rope_type in ("dynamic", "yarn"):
-        original = config.get("max_position_embeddings")
-    named = {f.name: values[f.name] for f in fields(RopeConfig) if values.get(f.name) is not None}
-    if rope_type != "default" and "factor" not in named:
-        raise ValueError(f"rope_type {rope_type!r} needs a factor")
-    named |= {"rope_type": rope_type, "original_max_position_embeddings": original}
-    return RopeConfig(**named)
-
-
-def _layer(config: Mapping[str, Any], family: Family, index: int) -> LayerConfig:
-    """Window and RoPE of layer `index`, from `layer_types` or from one `sliding_window` for all."""
-    layer_types = config.get("layer_types")
-    window = config.get("sliding_window")
-    flagged = family.window == "flag"
-    if family.window == "none" or (flagged and not config.get("use_sliding_window", False)):
-        window = None
-    if layer_types is None:
-        first_local = config.get("max_window_layers", 0) if flagged else 0
-        if isinstance(first_local, bool) or not isinstance(first_local, int):
-            raise ValueError(f"max_window_layers is {first_local!r}; a whole number is needed")
-        layer_type = "full_attention"
-        if window is not None and index >= first_local:
-            layer_type = "sliding_attention"
-    else:
-        if not isinstance(layer_types, list) or len(layer_types) != config["num_hidden_layers"]:
-            raise ValueError("layer_types must be a list with one entry per layer")
-        layer_type = layer_types[index]
-    if layer_type == "full_attention":
-        window = None
-    elif layer_type != "sliding_attention":
-        raise ValueError(
-            f"layer_types[{index}] is {layer_type!r}; supported are full_attention and "
-            "sliding_attention"
-        )
-    elif window is None:
-        raise ValueError(f"layer_types[{index}] is sliding_attention without a sliding_window")
-    return LayerConfig(sliding_window=window, rope=_rope(config, layer_type))
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -66,13 +66,14 @@ def prefill(
     """
     device = model.embed_tokens.weight.device
     longest = max(len(prompt) for prompt in prompts)
+    lengths = cache.lengths + torch.tensor([len(prompt) for prompt in prompts])
     last: list[Tensor] = [torch.empty(0)] * len(prompts)
     for start in range(0, longest, chunk_size or longest):
         chunk = [list(prompt[start : start + (chunk_size or longest)]) for prompt in prompts]
         counts = [len(ids) for ids in chunk]
         width = max(counts)
         padded = [ids + [0] * (width - len(ids)) for ids in chunk]
-        hidden = model(torch.tensor(padded, device=device), cache, counts)  # (B, T, C)
+        hidden = model(torch.tensor(padded, device=device), cache, counts, lengths)  # (B, T, C)
         for row, count in enumerate(counts):
             if count:  # a later chunk of the same prompt replaces this
                 last[row] = hidden[row, count - 1]

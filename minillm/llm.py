@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig, read_json
+from minillm.families import read_config
 from minillm.generate import Request, decode, prefill
 from minillm.kv_cache import new_cache
 from minillm.kv_cache.base import KVCache
@@ -182,7 +183,7 @@ class LLM:
         kind = _pick_dtype(dtype, where)
         settings = read_json(folder / "config.json")
         try:
-            config = ModelConfig.from_hf(settings)
+            config = read_config(settings)
             if window is not None:
                 config = config.with_window(window, sinks=sinks, global_every=global_every)
             tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
@@ -193,7 +194,13 @@ class LLM:
                 )
             eos = _eos_token_ids(folder, settings, config.vocab_size)
             chat_template = ChatTemplate.from_folder(folder)
-            model = load_transformer(config, open_weights(folder), device=where, dtype=kind)
+            model = load_transformer(
+                config,
+                open_weights(folder),
+                model_type=settings["model_type"],
+                device=where,
+                dtype=kind,
+            )
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
             raise ValueError(f"{folder}: {error!s:.1000}") from error
@@ -223,7 +230,8 @@ class LLM:
         ids = self._ids(ids)
         cache = self.new_cache(1, len(ids))
         chunks = torch.split(torch.tensor([ids], device=self.device), self.chunk_size(1), dim=1)
-        hidden = torch.cat([self.model(chunk, cache)[0] for chunk in chunks])  # (T, C)
+        length = torch.tensor([len(ids)])
+        hidden = torch.cat([self.model(c, cache, lengths=length)[0] for c in chunks])  # (T, C)
         return self.model.logits(hidden).float()
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:

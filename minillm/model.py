@@ -10,6 +10,8 @@ from minillm.kv_cache.base import KVCache
 from minillm.layers.attention import Attention, attention_mask, causal_mask
 from minillm.layers.embedding import embed
 from minillm.layers.mlp import MLP
+from minillm.layers.moe import MoE
+from minillm.layers.norm import RMSNorm, Unchanged
 from minillm.layers.rope import rope_tables
 from minillm.ops import Ops
 
@@ -22,15 +24,22 @@ class Step:
     Layers with the same RoPE or the same window use the same table or mask: each is built once.
     """
 
-    def __init__(self, positions: Tensor, head_dim: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        positions: Tensor,
+        head_dim: int,
+        device: torch.device,
+        lengths: Tensor | None = None,
+    ) -> None:
         self.positions, self.head_dim, self.device = positions, head_dim, device
+        self.lengths = lengths
         self._tables: dict[RopeConfig, tuple[Tensor, Tensor]] = {}
         self._masks: dict[tuple[int, int | None, int], tuple[Tensor, Tensor | None]] = {}
 
     def rope_tables(self, rope: RopeConfig) -> tuple[Tensor, Tensor]:
         """cos and sin, (B, 1, T, D/2) each, for the step's positions."""
         if rope not in self._tables:
-            cos, sin = rope_tables(self.positions, rope, self.head_dim)
+            cos, sin = rope_tables(self.positions, rope, self.head_dim, self.lengths)
             self._tables[rope] = cos.to(self.device), sin.to(self.device)
         return self._tables[rope]
 
@@ -49,29 +58,42 @@ class Step:
 
 
 class Block(nn.Module):
-    """One layer: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
+
+    Some models normalise what attention and MLP give as well, or instead.
+    """
 
     def __init__(self, config: ModelConfig, layer: LayerConfig, index: int) -> None:
         super().__init__()
-        self.eps = config.rms_norm_eps
-        self.input_layernorm = nn.RMSNorm(config.hidden_size)
+        C, F = config.hidden_size, config.intermediate_size
+
+        def norm(place: str) -> nn.Module:
+            if config.norms not in (place, "both"):
+                return Unchanged()
+            return RMSNorm(C, config.rms_norm_eps, config.norm_offset)
+
+        self.input_layernorm = norm("before")
         self.self_attn = Attention(config, layer, index)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size)
-        self.mlp = MLP(config.hidden_size, config.intermediate_size, config.mlp_bias)
+        self.post_self_attn_layernorm = norm("after")
+        self.post_attention_layernorm = norm("before")
+        self.mlp: nn.Module = MLP(C, F, config.mlp_bias, config.activation)
+        if layer.experts is not None:
+            self.mlp = MoE(C, layer.experts, config.activation)
+        self.post_mlp_layernorm = norm("after")
 
     def forward(self, x: Tensor, step: Step, cache: KVCache, ops: Ops) -> Tensor:
         """x: (B, T, C), the residual stream. Returns (B, T, C)."""
-        h = ops.rms_norm(x, self.input_layernorm.weight, self.eps)
-        x = x + self.self_attn(h, step, cache, ops)
-        h = ops.rms_norm(x, self.post_attention_layernorm.weight, self.eps)
-        x = x + self.mlp(h, ops)
+        h = self.self_attn(self.input_layernorm(x, ops), step, cache, ops)
+        x = x + self.post_self_attn_layernorm(h, ops)
+        h = self.mlp(self.post_attention_layernorm(x, ops), ops)
+        x = x + self.post_mlp_layernorm(h, ops)
         return x
 
 
 class Transformer(nn.Module):
-    """A decoder-only Transformer of the Llama family.
+    """A decoder-only Transformer, made as its configuration says.
 
-    Submodules carry the names of a Hugging Face checkpoint without its leading `model.`.
+    Submodules carry the names of Llama's checkpoints without the leading `model.`.
     `ops` may be exchanged at any time for other functions of the same meaning.
     """
 
@@ -82,25 +104,35 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(
             Block(config, layer, index) for index, layer in enumerate(config.layers)
         )
-        self.norm = nn.RMSNorm(config.hidden_size)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.norm_offset)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    def forward(self, ids: Tensor, cache: KVCache, counts: Sequence[int] | None = None) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        cache: KVCache,
+        counts: Sequence[int] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:
         """Run T new tokens per row through all layers, adding their keys and values to the cache.
 
         ids: (B, T), int64. counts: real tokens per row, the rest being padding on the right;
-        None means that all T are real. Returns the hidden states after the last norm, (B, T, C):
+        None means that all T are real. lengths: (B,) tokens of the texts that this is a part of,
+        for RoPE that depends on it. Returns the hidden states after the last norm, (B, T, C):
         hand those positions whose next token is wanted to `logits`.
         About 2 FLOPs per weight and token, and 4·H·D·S per layer and token for attention.
         """
         B, T = ids.shape
         positions = cache.advance([T] * B if counts is None else counts, T)
-        step = Step(positions, self.config.head_dim, ids.device)
+        step = Step(positions, self.config.head_dim, ids.device, lengths)
         x = embed(ids, self.embed_tokens.weight)  # (B, T, C)
+        if self.config.embedding_scale != 1:
+            x = x * x.new_tensor(self.config.embedding_scale)  # rounded to the dtype, as trained
         for block in self.layers:
             x = block(x, step, cache, self.ops)
-        return self.ops.rms_norm(x, self.norm.weight, self.config.rms_norm_eps)
+        out: Tensor = self.norm(x, self.ops)
+        return out
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project hidden states (..., C) on the vocabulary: scores (..., V), not yet probabilities.

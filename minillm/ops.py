@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from minillm.layers.attention import attention
-from minillm.layers.mlp import swiglu
+from minillm.layers.mlp import geglu, swiglu
 from minillm.layers.norm import rms_norm
 from minillm.layers.rope import apply_rope
 
@@ -18,10 +18,12 @@ class Ops:
     A backend is another `Ops`, and so is a reader's own function:
     `llm.model.ops = dataclasses.replace(llm.model.ops, attention=mine)`. Nothing global changes.
 
-    attention(q, k, v, mask) · rms_norm(x, weight, eps) · rope(x, cos, sin) · swiglu(gate, up)
+    attention(q, k, v, mask) · rms_norm(x, weight, eps) · rope(x, cos, sin) · swiglu(gate, up) ·
+    geglu(gate, up)
     """
 
     attention: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor] = attention
     rms_norm: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
     rope: Callable[[Tensor, Tensor, Tensor], Tensor] = apply_rope
     swiglu: Callable[[Tensor, Tensor], Tensor] = swiglu
+    geglu: Callable[[Tensor, Tensor], Tensor] = geglu

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from minillm.config import LayerConfig, ModelConfig, RopeConfig, read_json
+from minillm.config import LayerConfig, RopeConfig, read_json
+from minillm.families import read_config
 
 LLAMA = {
     "model_type": "llama",
@@ -23,7 +24,7 @@ LLAMA = {
 
 
 def test_smollm2_by_hand():
-    config = ModelConfig.from_hf(LLAMA)
+    config = read_config(LLAMA)
     # 28,311,552 in the embedding; 30 · (2·576·576 + 2·576·192 + 3·576·1536 + 2·576); 576.
     assert config.num_parameters() == 134_515_008
     assert config.head_dim == 64
@@ -41,44 +42,44 @@ def test_both_spellings_of_rope():
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8_192,
     }
-    old = ModelConfig.from_hf(LLAMA | {"rope_scaling": scaling})
-    new = ModelConfig.from_hf(
+    old = read_config(LLAMA | {"rope_scaling": scaling})
+    new = read_config(
         {key: value for key, value in LLAMA.items() if key != "rope_theta"}
         | {"rope_parameters": scaling | {"rope_theta": 100_000}}
     )
     oldest = dict(scaling)
     oldest["type"] = oldest.pop("rope_type")
-    assert old == new == ModelConfig.from_hf(LLAMA | {"rope_scaling": oldest})
+    assert old == new == read_config(LLAMA | {"rope_scaling": oldest})
     assert old.layers[0].rope == RopeConfig(100_000, "llama3", 8.0, 8_192)
 
 
 def test_m12_head_dim_is_not_width_over_heads():
     small = {"hidden_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-    assert ModelConfig.from_hf(LLAMA | small).head_dim == 16
-    assert ModelConfig.from_hf(LLAMA | small | {"head_dim": None}).head_dim == 10
+    assert read_config(LLAMA | small).head_dim == 16
+    assert read_config(LLAMA | small | {"head_dim": None}).head_dim == 10
 
 
 def test_absent_key_value_heads_mean_multi_head_attention():
     config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
-    assert ModelConfig.from_hf(config).num_key_value_heads == 9
+    assert read_config(config).num_key_value_heads == 9
 
 
 def test_windows_by_layer():
     layer_types = ["full_attention", "sliding_attention"] * 15
-    config = ModelConfig.from_hf(
+    config = read_config(
         LLAMA | {"model_type": "mistral", "sliding_window": 7, "layer_types": layer_types}
     )
     assert [layer.sliding_window for layer in config.layers] == [None, 7] * 15
-    mistral = ModelConfig.from_hf(LLAMA | {"model_type": "mistral", "sliding_window": 7})
+    mistral = read_config(LLAMA | {"model_type": "mistral", "sliding_window": 7})
     assert {layer.sliding_window for layer in mistral.layers} == {7}
-    llama = ModelConfig.from_hf(LLAMA | {"sliding_window": 7})  # Llama's own code has no window
+    llama = read_config(LLAMA | {"sliding_window": 7})  # Llama's own code has no window
     assert {layer.sliding_window for layer in llama.layers} == {None}
 
 
 def test_qwen_window_counts_only_with_its_flag():
     qwen = LLAMA | {"model_type": "qwen2", "sliding_window": 7, "max_window_layers": 28}
-    assert {layer.sliding_window for layer in ModelConfig.from_hf(qwen).layers} == {None}
-    flagged = ModelConfig.from_hf(qwen | {"use_sliding_window": True})
+    assert {layer.sliding_window for layer in read_config(qwen).layers} == {None}
+    flagged = read_config(qwen | {"use_sliding_window": True})
     assert [layer.sliding_window for layer in flagged.layers] == [None] * 28 + [7] * 2
 
 
@@ -89,8 +90,11 @@ def test_qwen_window_counts_only_with_its_flag():
         ({"model_type": None}, "model_type is None"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "rope_type is 'longrope'"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor is 1.5"),
+        ({"partial_rotary_factor": 0.01}, "partial_rotary_factor 0.01: RoPE would rotate 0 values"),
+        ({"partial_rotary_factor": 0.05}, "would rotate 3 values"),
+        ({"rope_scaling": {"rope_type": "mrope", "factor": 2.0}}, "rope_type is 'mrope'"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "short_factor has 0 entries"),
         ({"rope_scaling": {"rope_type": ["yarn"], "factor": 2.0}}, "rope_type is"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
         ({"rope_scaling": {"rope_type": "linear", "factor": "8"}}, "factor is '8'"),
@@ -129,7 +133,7 @@ def test_qwen_window_counts_only_with_its_flag():
 )
 def test_what_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        ModelConfig.from_hf(LLAMA | changes)
+        read_config(LLAMA | changes)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\x00", "[" * 100_000, '"text"', "nul"])
@@ -148,7 +152,7 @@ def test_json_that_is_not_utf8(tmp_path):
 
 
 def test_with_window():
-    config = ModelConfig.from_hf(LLAMA)
+    config = read_config(LLAMA)
     rope = config.layers[0].rope
     local = config.with_window(64, sinks=2)
     assert local.layers == (LayerConfig(64, rope, sinks=2),) * 30
@@ -182,11 +186,11 @@ def test_with_window():
 )
 def test_with_window_refuses(arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}; a whole number from 1"):
-        ModelConfig.from_hf(LLAMA).with_window(**arguments)
+        read_config(LLAMA).with_window(**arguments)
 
 
 def test_context_is_unlimited_where_all_layers_have_a_window():
-    config = ModelConfig.from_hf(LLAMA)
+    config = read_config(LLAMA)
     assert config.context == 8_192
     assert config.with_window(8_192).context is None
     assert config.with_window(8_192, sinks=1).context == 8_192

@@ -214,12 +214,13 @@ def test_the_context_ends_the_output(smollm2):
     """With a context of 16: 12 tokens of prompt leave room for 4 steps, so 5 tokens come out."""
     import dataclasses
 
-    from minillm.config import ModelConfig, read_json
+    from minillm.config import read_json
+    from minillm.families import read_config
     from minillm.tokenizer import Tokenizer
     from minillm.weights.load import load_transformer
     from minillm.weights.safetensors import open_weights
 
-    config = ModelConfig.from_hf(read_json(smollm2 / "config.json"))
+    config = read_config(read_json(smollm2 / "config.json"))
     config = dataclasses.replace(config, max_position_embeddings=16)
     tokenizer = Tokenizer.from_file(smollm2 / "tokenizer.json")
     small = LLM(load_transformer(config, open_weights(smollm2)), tokenizer)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minillm.config import LayerConfig, ModelConfig
+from minillm.layers.norm import RMSNorm
 
 if TYPE_CHECKING:
     from minillm.kv_cache.base import KVCache
@@ -92,25 +93,33 @@ class Attention(nn.Module):
             config.num_key_value_heads,
             config.head_dim,
         )
-        self.layer, self.index, self.head_dim, self.eps = layer, index, D, config.rms_norm_eps
+        self.layer, self.index, self.head_dim = layer, index, D
+        # `ops.attention` divides by sqrt(D); some models want another divisor.
+        self.query_scale = math.sqrt(D / (config.query_pre_attn_scalar or D))
         self.q_proj = nn.Linear(C, H * D, bias=config.attention_bias)
         self.k_proj = nn.Linear(C, K * D, bias=config.attention_bias)
         self.v_proj = nn.Linear(C, K * D, bias=config.attention_bias)
         self.o_proj = nn.Linear(H * D, C, bias=config.attention_output_bias)
-        if config.qk_norm == "head":
-            self.q_norm, self.k_norm = nn.RMSNorm(D), nn.RMSNorm(D)
+        self.qk_norm = config.qk_norm != "none"
+        if self.qk_norm:
+            sizes = (H * D, K * D) if config.qk_norm == "whole" else (D, D)
+            norms = [RMSNorm(size, config.rms_norm_eps, config.norm_offset) for size in sizes]
+            self.q_norm, self.k_norm = norms
 
     def forward(self, x: Tensor, step: "Step", cache: "KVCache", ops: "Ops") -> Tensor:
         """x: (B, T, C), normalised. Returns (B, T, C); the cache gains this layer's k and v."""
         B, T, _ = x.shape
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)  # (B, T, heads·D) each
+        if self.qk_norm:
+            # Each head by itself, or all of a token's heads at once: groups of the weight's size.
+            q, k = (
+                norm(y.unflatten(-1, (-1, len(norm.weight))), ops)
+                for y, norm in ((q, self.q_norm), (k, self.k_norm))
+            )
         # (B, T, heads·D) → (B, heads, T, D)
-        q, k, v = (
-            project(x).view(B, T, -1, self.head_dim).transpose(1, 2)
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        if hasattr(self, "q_norm"):
-            q = ops.rms_norm(q, self.q_norm.weight, self.eps)
-            k = ops.rms_norm(k, self.k_norm.weight, self.eps)
+        q, k, v = (y.reshape(B, T, -1, self.head_dim).transpose(1, 2) for y in (q, k, v))
+        if self.query_scale != 1:
+            q = q * self.query_scale
         if self.layer.rope is not None:
             cos, sin = step.rope_tables(self.layer.rope)
             q, k = ops.rope(q, cos, sin), ops.rope(k, cos, sin)

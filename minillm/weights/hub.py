@@ -26,7 +26,8 @@ def fetch_repository(repository: str, part: Path, *, quiet: bool = False) -> dic
     weights are downloaded. Sizes, and hashes where the hub states them, are verified.
     Returns: what origin.json says of the source.
     """
-    from minillm.config import ModelConfig, read_json
+    from minillm.config import read_json
+    from minillm.families import read_config
 
     with _hub_errors(repository):
         from huggingface_hub import HfApi
@@ -41,7 +42,7 @@ def fetch_repository(repository: str, part: Path, *, quiet: bool = False) -> dic
     revision = str(info.sha)
     _download(repository, revision, small, part, quiet)
     try:
-        ModelConfig.from_hf(read_json(part / "config.json"))
+        read_config(read_json(part / "config.json"))
     except ValueError as error:
         raise ValueError(f"{repository}: {error}") from error
     # From here on torch is needed, which takes a second to import.

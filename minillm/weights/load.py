@@ -1,61 +1,98 @@
-"""From a model folder to a `Transformer` that runs: names and shapes checked, weights in place."""
+"""From a checkpoint's tensors to a `Transformer` that runs: checked by name and shape, placed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig
+from minillm.families import checkpoint_names
 from minillm.model import Transformer
+
+
+class StoredTensor(Protocol):
+    """A tensor of a checkpoint, which may still be on the disk. A `torch.Tensor` is one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+
+    def is_floating_point(self) -> bool:
+        """Whether it holds numbers that can be weights."""
+
+    def to(self, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """Its values; the stored ones themselves where nothing changes."""
 
 
 def load_transformer(
     config: ModelConfig,
-    weights: Mapping[str, Tensor],
+    weights: Mapping[str, StoredTensor | Tensor],
     *,
+    model_type: str = "llama",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    placed: Callable[[int], object] = lambda _: None,
 ) -> Transformer:
-    """Build the model of `config` around these tensors, named as in a Hugging Face checkpoint.
+    """Build the model of `config` around these tensors.
 
-    A tensor that has the right dtype and device already is used as it is: nothing is copied, a
-    memory-mapped file stays on the disk until a page of it is read.
+    weights: `StoredTensor`s, named as in a Hugging Face checkpoint of this model_type. One that has
+    the right dtype and device is used as it is: nothing is copied, a memory-mapped file stays on
+    the disk until a page of it is read. Any other is converted on its own, so that the most memory
+    taken is little above the model's. `placed` is called with each one's number of values.
     Raises ValueError that names every missing, unexpected or wrongly shaped tensor, before
     memory for any weight is allocated.
     """
+    experts = sum(layer.experts.num_experts for layer in config.layers if layer.experts)
+    if experts > len(weights):  # to build so many modules would take minutes
+        raise ValueError(f"weights do not fit: {len(weights)} tensors for {experts} experts")
     with torch.device("meta"):  # shapes only, no storage
         model = Transformer(config)
     wanted = model.state_dict()
-    found = _rename(config, weights)
-    problems = [f"missing: {name}" for name in wanted.keys() - found.keys()]
-    problems += [f"unexpected: {name}" for name in found.keys() - wanted.keys()]
-    for name in sorted(wanted.keys() & found.keys()):
-        tensor, shape = found[name], tuple(wanted[name].shape)
-        if tuple(tensor.shape) != shape:
-            problems.append(f"{name} is {tuple(tensor.shape)}, the configuration says {shape}")
-        elif not tensor.is_floating_point():
-            problems.append(f"{name} is {tensor.dtype}, a floating-point type is needed")
+    stored = checkpoint_names(model_type, wanted)
+    found = _checkpoint(config, weights)
+    problems = [f"missing: {name}" for name in stored.keys() - found.keys()]
+    problems += [f"unexpected: {name}" for name in found.keys() - stored.keys()]
+    for name in stored.keys() & found.keys():
+        rows = sum(len(wanted[part]) for part in stored[name])
+        shape = (rows, *wanted[stored[name][0]].shape[1:])
+        if tuple(found[name].shape) != shape:
+            problems.append(f"{name} is {tuple(found[name].shape)}, the configuration says {shape}")
+        elif not found[name].is_floating_point():
+            problems.append(f"{name} is not of a floating-point type")
     if problems:
         more = f" (and {len(problems) - 8} more)" if len(problems) > 8 else ""
         raise ValueError("weights do not fit: " + "; ".join(sorted(problems)[:8]) + more)
-    placed = {name: tensor.to(device=device, dtype=dtype) for name, tensor in found.items()}
-    model.load_state_dict(placed, assign=True)
+    tensors: dict[str, Tensor] = {}
+    for name, parts in stored.items():
+        values = found[name].to(device=device, dtype=dtype)
+        pieces = torch.split(values, [len(wanted[part]) for part in parts])  # views
+        tensors.update(zip(parts, pieces, strict=True))
+        placed(values.numel())
+    model.load_state_dict(tensors, assign=True)
     return model.requires_grad_(False).eval()
 
 
-def _rename(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Checkpoint names → our names: the leading `model.` goes; what is derived is left out."""
+def _checkpoint(
+    config: ModelConfig, weights: Mapping[str, StoredTensor | Tensor]
+) -> dict[str, StoredTensor | Tensor]:
+    """The tensors under their full names, without those that are derived from others."""
     found = {
-        name.removeprefix("model."): tensor
+        name if name.startswith(("model.", "lm_head.")) else f"model.{name}": tensor
         for name, tensor in weights.items()
         if not name.endswith("rotary_emb.inv_freq")  # old checkpoints store the RoPE table
     }
     if config.tie_word_embeddings and "lm_head.weight" in found:
         # A tied head may be stored a second time, but not with other values.
-        head, table = found.pop("lm_head.weight"), found.get("embed_tokens.weight")
-        if table is None or head.shape != table.shape or not torch.equal(head, table):
+        head, table = found.pop("lm_head.weight"), found.get("model.embed_tokens.weight")
+        if table is None or head.shape != table.shape or not _equal(head, table):
             raise ValueError(
                 "weights do not fit: lm_head.weight differs from the embedding, but "
                 "tie_word_embeddings is true"
             )
     return found
+
+
+def _equal(a: StoredTensor | Tensor, b: StoredTensor | Tensor) -> bool:
+    both = (x.to(device="cpu", dtype=torch.float32) for x in (a, b))
+    return torch.equal(*both)

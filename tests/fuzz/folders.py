@@ -1,35 +1,32 @@
-"""Three small model folders with random weights, whole and right: what the fuzzer damages."""
+"""Small models with random weights, whole and right: what the fuzzer damages.
+
+transformers writes config.json and the weights of each family; two Llama folders keep the older
+spelling of config.json, and one of them has its weights in shards.
+"""
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
-import torch
-from safetensors.torch import save_file
+from tests.fuzz import tokenizers
 
-from minillm.config import ModelConfig
-from minillm.model import Transformer
-from minillm.tokenizer import Tokenizer
-
-TEXTS = ["the theme of the other hand", "hello world, hello there", "1984 and 42: ½ Grüße 🌶"] * 3
-SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 # C differs from H·D, H from K, F from both, and a head is 8 wide: no two dimensions are the same.
 SIZES = {
-    "hidden_size": 40,
+    "hidden_size": 42,
     "intermediate_size": 56,
     "num_hidden_layers": 2,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "head_dim": 8,
     "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
     "bos_token_id": 1,
+    "eos_token_id": 2,
     "pad_token_id": None,
-    "dtype": "float32",
 }
 LLAMA3 = {
     "rope_type": "llama3",
@@ -38,61 +35,106 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-# folder → (config.json, in shards?)
-KINDS = {
-    "single": ({"model_type": "llama", "tie_word_embeddings": True, "rope_theta": 1e4}, False),
-    "sharded": (
-        {"model_type": "llama", "tie_word_embeddings": False, "rope_scaling": LLAMA3}
-        | {"rope_theta": 5e5, "attention_bias": False, "mlp_bias": False},
-        True,
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0]}
+LOCAL_FIRST = ["sliding_attention", "full_attention"]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A model to damage.
+
+    settings: what its config.json says beside SIZES; None removes one of them.
+    tokenizer: byte-level, or SentencePiece-style with a space before the text or without.
+    older: config.json in the spelling of transformers 4. sharded: the weights in two files.
+    """
+
+    model_type: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Literal["bytes", "llama", "gemma"] = "bytes"
+    older: bool = False
+    sharded: bool = False
+
+
+BASES = {
+    "llama": Base("llama", {"tie_word_embeddings": True, "rope_theta": 1e4}, older=True),
+    "sharded": Base(
+        "llama",
+        {"tie_word_embeddings": False, "rope_theta": 5e5, "rope_scaling": LLAMA3},
+        older=True,
+        sharded=True,
     ),
-    "qwen2": (
-        {"model_type": "qwen2", "tie_word_embeddings": True, "sliding_window": 9}
-        | {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}
-        | {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
-        False,
+    "mistral": Base("mistral", {"sliding_window": 9}, "llama"),
+    "qwen2": Base(
+        "qwen2",
+        {
+            "tie_word_embeddings": True,
+            "sliding_window": 9,
+            "use_sliding_window": True,
+            "layer_types": LOCAL_FIRST[::-1],
+            "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+        },
+    ),
+    "qwen3": Base("qwen3", {"tie_word_embeddings": False}),
+    "smollm3": Base("smollm3", {"no_rope_layers": [1, 0]}),
+    "gemma3_text": Base(
+        "gemma3_text",
+        {"sliding_window": 9, "layer_types": LOCAL_FIRST, "query_pre_attn_scalar": 12},
+        "gemma",
+    ),
+    "olmo2": Base("olmo2", {"hidden_size": 48, "head_dim": None}),
+    "phi3": Base(
+        "phi3",
+        {"hidden_size": 48, "head_dim": None, "partial_rotary_factor": 0.5}
+        | {"original_max_position_embeddings": 16, "rope_scaling": LONGROPE, "sliding_window": 64},
+        "llama",
+    ),
+    "mixtral": Base("mixtral", {"num_local_experts": 3, "num_experts_per_tok": 2}, "llama"),
+    "qwen3_moe": Base(
+        "qwen3_moe",
+        {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"mlp_only_layers": [1]},
     ),
 }
 
 
 def build(root: Path) -> None:
-    """Write the folders `root`/single, `root`/sharded and `root`/qwen2, always the same bytes."""
-    tokenizer = Tokenizer.train(TEXTS, vocab_size=300, special_tokens=SPECIAL)
-    for kind, (settings, sharded) in KINDS.items():
-        folder = root / kind
+    """Write a folder for each of BASES under `root`, always the same bytes."""
+    for name, base in BASES.items():
+        folder = root / name
         folder.mkdir(parents=True)
-        tokenizer.save(folder / "tokenizer.json")
-        config = {**SIZES, **settings, "vocab_size": tokenizer.vocab_size}
-        _write(folder / "config.json", config)
-        _write(folder / "generation_config.json", {"eos_token_id": [tokenizer.vocab_size - 1]})
-        described = {"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}}
-        if sharded:
+        path = folder / "tokenizer.json"
+        if base.tokenizer == "bytes":
+            vocab_size = tokenizers.byte_level(path)
+        else:
+            vocab_size = tokenizers.sentencepiece(path, prefix=base.tokenizer == "llama")
+        _write_model(folder, base, {**SIZES, "vocab_size": vocab_size, **base.settings})
+        _write(folder / "generation_config.json", {"eos_token_id": [vocab_size - 1]})
+        described: dict[str, Any] = {"bos_token": "<|im_start|>"}
+        described["eos_token"] = {"content": "<|im_end|>"}
+        if base.sharded:
             (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
         else:
             described["chat_template"] = TEMPLATE
         _write(folder / "tokenizer_config.json", described)
-        _write_weights(folder, ModelConfig.from_hf(config), sharded)
 
 
-def _write_weights(folder: Path, config: ModelConfig, sharded: bool) -> None:
+def _write_model(folder: Path, base: Base, settings: dict[str, Any]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = {key: value for key, value in settings.items() if key != "head_dim" or value}
+    config = AutoConfig.for_model(base.model_type, **settings)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(0)
-    tensors = {
-        name if name.startswith("lm_head") else f"model.{name}": torch.randn(
-            tensor.shape, generator=generator
-        )
-        for name, tensor in Transformer(config).state_dict().items()
-    }
-    if not sharded:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        return
-    names = sorted(tensors)
-    weight_map: dict[str, str] = {}
-    for number, part in enumerate((names[::2], names[1::2]), start=1):
-        shard = f"model-0000{number}-of-00002.safetensors"
-        save_file({name: tensors[name] for name in part}, folder / shard)
-        weight_map |= dict.fromkeys(part, shard)
-    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
-    _write(folder / "model.safetensors.index.json", index)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
+    model.save_pretrained(folder, max_shard_size="70KB" if base.sharded else "5GB")
+    path = folder / "config.json"
+    if base.older:
+        older = {"model_type": base.model_type, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
+        _write(path, older | {"torch_dtype": "float32"} | settings)
+    else:
+        _write(path, json.loads(path.read_text(encoding="utf-8")))
 
 
 def _write(path: Path, document: object) -> None:

@@ -114,7 +114,8 @@ def test_m03_yarn():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rope_type": "longrope"}, "rope_type is 'longrope'"),
+        ({"rope_type": "mrope"}, "rope_type is 'mrope'"),
+        ({"rope_type": "longrope", "short_factor": (1.0,)}, "short_factor has 1 entries"),
         ({"rope_theta": float("nan")}, "rope_theta is nan"),
         ({"rope_theta": -1.0}, "rope_theta is -1.0"),
         ({"rope_type": "linear", "factor": 0.5}, "factor is 0.5"),

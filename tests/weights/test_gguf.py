@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from minillm.config import ModelConfig
+from minillm.families import read_config
 from minillm.weights.gguf import convert, unpermuted_rows
 from minillm.weights.safetensors import open_weights
 from tests.weights.helpers import (
@@ -181,7 +182,7 @@ def test_config_in_both_spellings(tmp_path):
     assert ours["rope_theta"] == 100_000.0
     del ours["rope_parameters"]
     for spelling in (ours, read(folder / "config.json")):
-        layer = ModelConfig.from_hf(spelling).layers[0]
+        layer = read_config(spelling).layers[0]
         assert layer.rope is not None
         assert layer.rope.rope_theta == 100_000.0
     generation = GenerationConfig.from_pretrained(folder)

@@ -1,0 +1,361 @@
+"""Model families: how each one's config.json is read, and how its tensors are named.
+
+A family is one row of `FAMILIES`: what its code fixes and its files leave unsaid. Nothing else in
+minillm knows a family's name; what comes out is a `ModelConfig`, made of features.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from minillm.config import MAX_LAYERS, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
+
+Settings = Mapping[str, Any]
+"""The contents of a config.json."""
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
+ROPE_TYPES = {"su": "longrope"}  # an older name
+# Keys that change the result in a way that minillm does not compute, and the values that do not.
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "attention_chunk_size": (None,),
+    "attention_multiplier": (None, 1.0),
+    "attn_logit_softcapping": (None,),
+    "clip_qkv": (None,),
+    "embedding_multiplier": (None, 1.0),
+    "final_logit_softcapping": (None,),
+    "logits_scaling": (None, 1.0),
+    "quantization_config": (None,),
+    "residual_multiplier": (None, 1.0),
+    "use_bidirectional_attention": (None, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a model family's code fixes and its config.json leaves unsaid.
+
+    defaults: values of keys that a config.json may lack.
+    features: fields of `ModelConfig`, computed from the settings.
+    layer_type: FULL or SLIDING for a layer where the settings have no `layer_types`.
+    window_flag: `sliding_window` counts only where `use_sliding_window` is true.
+    has_rope: whether a layer has position information.
+    experts: a layer's experts.
+    names: how a tensor's name differs from Llama's: replacements, made one after the other. Where
+    several of our tensors get one name, the file holds them as one, stacked by rows in our order.
+    """
+
+    defaults: Settings = field(default_factory=dict)
+    features: Callable[[Settings], dict[str, Any]] = lambda settings: {}
+    layer_type: Callable[[Settings, int], str] = lambda settings, index: FULL
+    window_flag: bool = False
+    has_rope: Callable[[Settings, int], bool] = lambda settings, index: True
+    experts: Callable[[Settings, int], ExpertsConfig | None] = lambda settings, index: None
+    names: tuple[tuple[str, str], ...] = ()
+
+
+def read_config(settings: Settings) -> ModelConfig:
+    """The model that the contents of a config.json describe, in transformers 4's or 5's spelling.
+
+    Raises ValueError for a missing key, a value out of range, or a feature that minillm lacks: a
+    model is refused by name, never run wrongly.
+    """
+    family = family_of(settings)
+    settings = {**family.defaults, **settings}
+    for key, neutral in NEUTRAL.items():
+        if settings.get(key) not in neutral:
+            raise ValueError(f"{key} is {settings[key]!r:.200}; supported is {neutral[-1]!r}")
+    activation = _or_default(settings, "hidden_activation", settings.get("hidden_act") or "silu")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"hidden_act is {activation!r}; supported are {', '.join(ACTIVATIONS)}")
+    hidden, heads = _count(settings, "hidden_size"), _count(settings, "num_attention_heads")
+    num_layers = _count(settings, "num_hidden_layers", MAX_LAYERS)
+    biased = _or_default(settings, "attention_bias", False)
+    described: dict[str, Any] = {
+        "vocab_size": _count(settings, "vocab_size"),
+        "hidden_size": hidden,
+        "intermediate_size": _count(settings, "intermediate_size"),
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": heads,
+        # Absent means multi-head attention: as many key/value heads as query heads.
+        "num_key_value_heads": _or_default(settings, "num_key_value_heads", heads),
+        "head_dim": _or_default(settings, "head_dim", hidden // heads),
+        "max_position_embeddings": _count(settings, "max_position_embeddings"),
+        "layers": tuple(_layer(settings, family, index) for index in range(num_layers)),
+        "rms_norm_eps": _or_default(settings, "rms_norm_eps", 1e-6),
+        "tie_word_embeddings": _or_default(settings, "tie_word_embeddings", False),
+        "attention_bias": biased,
+        "attention_output_bias": biased,
+        "mlp_bias": _or_default(settings, "mlp_bias", False),
+        "activation": ACTIVATIONS[activation],
+    }
+    return ModelConfig(**(described | family.features(settings)))
+
+
+def family_of(settings: Settings) -> Family:
+    """The row of `model_type`; ValueError where there is none."""
+    model_type = settings.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise ValueError(f"model_type is {model_type!r:.200}; known are {', '.join(FAMILIES)}")
+    return FAMILIES[model_type]
+
+
+def checkpoint_names(model_type: str, names: Iterable[str]) -> dict[str, list[str]]:
+    """For each tensor of a checkpoint, the tensors of our model that it holds, in order.
+
+    names: those of our `Transformer`, in its order.
+
+    >>> checkpoint_names("phi3", ["layers.0.mlp.gate_proj.weight", "layers.0.mlp.up_proj.weight"])
+    {'model.layers.0.mlp.gate_up_proj.weight': ['layers.0.mlp.gate_proj.weight', \
+'layers.0.mlp.up_proj.weight']}
+    """
+    held: dict[str, list[str]] = {}
+    for name in names:
+        stored = name if name.startswith("lm_head.") else f"model.{name}"
+        for ours, theirs in FAMILIES[model_type].names:
+            stored = stored.replace(ours, theirs)
+        held.setdefault(stored, []).append(name)
+    return held
+
+
+def _all_sliding(settings: Settings, index: int) -> str:
+    return FULL if settings.get("sliding_window") is None else SLIDING
+
+
+def _qwen_layer_type(settings: Settings, index: int) -> str:
+    first = _or_default(settings, "max_window_layers", 0)
+    if isinstance(first, bool) or not isinstance(first, int):
+        raise ValueError(f"max_window_layers is {first!r}; a whole number is needed")
+    return _all_sliding(settings, index) if index >= first else FULL
+
+
+def _gemma_layer_type(settings: Settings, index: int) -> str:
+    """Each sixth layer sees everything, the others a window."""
+    return FULL if (index + 1) % _count(settings, "sliding_window_pattern") == 0 else SLIDING
+
+
+def _gemma_features(settings: Settings) -> dict[str, Any]:
+    return {
+        "embedding_scale": math.sqrt(settings["hidden_size"]),
+        "query_pre_attn_scalar": settings["query_pre_attn_scalar"],
+        "norms": "both",
+        "norm_offset": 1.0,
+        "qk_norm": "head",
+    }
+
+
+def _smollm3_has_rope(settings: Settings, index: int) -> bool:
+    listed = settings.get("no_rope_layers")  # 1 for a layer that has it
+    if listed is None:
+        return (index + 1) % _count(settings, "no_rope_layer_interval") != 0
+    if not isinstance(listed, list) or len(listed) < settings["num_hidden_layers"]:
+        raise ValueError(f"no_rope_layers is {listed!r:.200}; one number per layer is needed")
+    if listed[index] not in (0, 1):
+        raise ValueError(f"no_rope_layers[{index}] is {listed[index]!r}; 0 or 1 is needed")
+    return bool(listed[index])
+
+
+def _smollm3_layer_type(settings: Settings, index: int) -> str:
+    return FULL if _smollm3_has_rope(settings, index) else _all_sliding(settings, index)
+
+
+def _num_experts(settings: Settings) -> int:
+    """Under the name of Mixtral, which transformers 5 writes for all, or of Qwen."""
+    name = "num_experts" if settings.get("num_local_experts") is None else "num_local_experts"
+    return _count(settings, name)
+
+
+def _mixtral_experts(settings: Settings, index: int) -> ExpertsConfig:
+    return ExpertsConfig(
+        num_experts=_num_experts(settings),
+        num_experts_per_tok=settings["num_experts_per_tok"],
+        intermediate_size=settings["intermediate_size"],
+    )
+
+
+def _qwen3_moe_experts(settings: Settings, index: int) -> ExpertsConfig | None:
+    step = _count(settings, "decoder_sparse_step")
+    dense = _or_default(settings, "mlp_only_layers", [])
+    if not isinstance(dense, list):
+        raise ValueError(f"mlp_only_layers is {dense!r:.200}; a list of layers is needed")
+    if index in dense or (index + 1) % step:
+        return None
+    return ExpertsConfig(
+        num_experts=_num_experts(settings),
+        num_experts_per_tok=settings["num_experts_per_tok"],
+        intermediate_size=settings["moe_intermediate_size"],
+        norm_topk_prob=settings["norm_topk_prob"],
+    )
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family(),
+    "mistral": Family(layer_type=_all_sliding),
+    "qwen2": Family(
+        features=lambda settings: {"attention_bias": True, "attention_output_bias": False},
+        layer_type=_qwen_layer_type,
+        window_flag=True,
+    ),
+    "qwen3": Family(
+        features=lambda settings: {"qk_norm": "head"},
+        layer_type=_qwen_layer_type,
+        window_flag=True,
+    ),
+    "qwen3_moe": Family(
+        defaults={
+            "decoder_sparse_step": 1,
+            "moe_intermediate_size": 768,
+            "num_experts_per_tok": 8,
+            "norm_topk_prob": False,
+        },
+        features=lambda settings: {"qk_norm": "head"},
+        layer_type=_all_sliding,
+        window_flag=True,
+        experts=_qwen3_moe_experts,
+    ),
+    "smollm3": Family(
+        defaults={
+            "rope_theta": 2_000_000.0,
+            "no_rope_layer_interval": 4,
+            "tie_word_embeddings": True,
+        },
+        layer_type=_smollm3_layer_type,
+        window_flag=True,
+        has_rope=_smollm3_has_rope,
+    ),
+    "gemma3_text": Family(
+        defaults={
+            "rope_theta": 1_000_000.0,
+            "rope_local_base_freq": 10_000.0,
+            "head_dim": 256,
+            "sliding_window": 4096,
+            "sliding_window_pattern": 6,
+            "query_pre_attn_scalar": 256,
+            "tie_word_embeddings": True,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+        features=_gemma_features,
+        layer_type=_gemma_layer_type,
+        names=(
+            ("post_attention_layernorm", "pre_feedforward_layernorm"),
+            ("post_self_attn_layernorm", "post_attention_layernorm"),
+            ("post_mlp_layernorm", "post_feedforward_layernorm"),
+        ),
+    ),
+    "olmo2": Family(
+        defaults={"rms_norm_eps": 1e-5},
+        features=lambda settings: {"qk_norm": "whole", "norms": "after"},
+        names=(
+            ("post_self_attn_layernorm", "post_attention_layernorm"),
+            ("post_mlp_layernorm", "post_feedforward_layernorm"),
+        ),
+    ),
+    "phi3": Family(
+        defaults={"rms_norm_eps": 1e-5},
+        layer_type=_all_sliding,
+        names=(
+            (".q_proj", ".qkv_proj"),
+            (".k_proj", ".qkv_proj"),
+            (".v_proj", ".qkv_proj"),
+            (".gate_proj", ".gate_up_proj"),
+            (".up_proj", ".gate_up_proj"),
+        ),
+    ),
+    "mixtral": Family(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 1_000_000.0,
+            "num_experts_per_tok": 2,
+        },
+        layer_type=_all_sliding,
+        experts=_mixtral_experts,
+        names=(
+            (".mlp.", ".block_sparse_moe."),
+            (".gate_proj", ".w1"),
+            (".down_proj", ".w2"),
+            (".up_proj", ".w3"),
+        ),
+    ),
+}
+
+
+def _or_default(settings: Settings, key: str, default: Any) -> Any:
+    value = settings.get(key)
+    return default if value is None else value
+
+
+def _count(settings: Settings, key: str, most: int = 2**31 - 1) -> int:
+    """A whole number that must be there."""
+    value = settings.get(key)
+    if value is None:
+        raise ValueError(f"config.json has no {key!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ValueError(f"{key} is {value!r:.200}; a whole number from 1 to {most:,} is needed")
+    return value
+
+
+def _layer(settings: Settings, family: Family, index: int) -> LayerConfig:
+    """What layer `index` has: a window, RoPE, experts."""
+    window = settings.get("sliding_window")
+    if family.window_flag and not settings.get("use_sliding_window", False):
+        window = None
+    layer_types = settings.get("layer_types")
+    if layer_types is None:
+        layer_type = family.layer_type({**settings, "sliding_window": window}, index)
+    elif isinstance(layer_types, list) and len(layer_types) == settings["num_hidden_layers"]:
+        layer_type = layer_types[index]
+    else:
+        raise ValueError("layer_types must be a list with one entry per layer")
+    if layer_type not in (FULL, SLIDING):
+        raise ValueError(
+            f"layer_types[{index}] is {layer_type!r:.200}; supported are {FULL} and {SLIDING}"
+        )
+    if layer_type == SLIDING and window is None:
+        raise ValueError(f"layer_types[{index}] is {SLIDING} without a sliding_window")
+    return LayerConfig(
+        sliding_window=window if layer_type == SLIDING else None,
+        rope=_rope(settings, layer_type) if family.has_rope(settings, index) else None,
+        experts=family.experts(settings, index),
+    )
+
+
+def _rope(settings: Settings, layer_type: str) -> RopeConfig:
+    """The RoPE of a layer: `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling`."""
+    found = settings.get("rope_parameters")
+    theta = _or_default(settings, "rope_theta", 10_000.0)
+    if isinstance(found, Mapping) and isinstance(found.get(layer_type), Mapping):
+        found = found[layer_type]
+    elif found is None and layer_type == SLIDING and "rope_local_base_freq" in settings:
+        found, theta = {}, settings["rope_local_base_freq"]
+    elif found is None:
+        found = settings.get("rope_scaling")
+    if found is not None and not isinstance(found, Mapping):
+        raise ValueError(f"rope_parameters / rope_scaling is {found!r:.200}; an object is needed")
+    values = {"rope_theta": theta, **(found or {})}
+    # The older spelling of the key is `type`.
+    rope_type = values.get("rope_type", values.get("type", "default"))
+    rope_type = ROPE_TYPES.get(rope_type, rope_type) if isinstance(rope_type, str) else rope_type
+    if values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
+        raise ValueError("YaRN with mscale or mscale_all_dim is not supported")
+    trained = values.get("original_max_position_embeddings")
+    longest = settings["max_position_embeddings"]
+    # Phi-3 keeps it beside the RoPE, where it wins.
+    trained = _or_default(settings, "original_max_position_embeddings", trained)
+    if trained is None and rope_type in ("dynamic", "yarn", "longrope"):
+        trained = longest
+    if values.get("partial_rotary_factor") is None:
+        values["partial_rotary_factor"] = settings.get("partial_rotary_factor")
+    named = {f.name: values[f.name] for f in fields(RopeConfig) if values.get(f.name) is not None}
+    for key in ("short_factor", "long_factor"):
+        if not isinstance(named.get(key, []), list):
+            raise ValueError(f"{key} is {named[key]!r:.200}; a list of numbers is needed")
+        if key in named:
+            named[key] = tuple(named[key])
+    if rope_type == "longrope" and "factor" not in named and isinstance(trained, int) and trained:
+        named["factor"] = max(longest / trained, 1.0)
+    if rope_type != "default" and "factor" not in named:
+        raise ValueError(f"rope_type {rope_type!r} needs a factor")
+    named |= {"rope_type": rope_type, "original_max_position_embeddings": trained}
+    return RopeConfig(**named)
