@@ -21,7 +21,8 @@ LEVELS = (
     ("model",),
     ("weights", "generate"),
     ("llm", "gqa"),
-    ("bench", "eval"),
+    ("bench", "eval", "inspection"),
+    ("commands",),
     ("cli", "course"),
     ("__main__",),
 )
