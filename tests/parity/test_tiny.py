@@ -1,7 +1,11 @@
-"""Our Transformer against transformers' on tiny random models, and against itself in pieces.
+"""Our Transformer against transformers' on tiny random checkpoints, whole and in pieces.
 
-The tolerance is relative to the largest logit, in float32.
+transformers writes each checkpoint, and both sides read the same folder. The tolerance is relative
+to the largest logit, in float32.
 """
+
+import json
+import shutil
 
 import pytest
 import torch
@@ -11,86 +15,124 @@ from minillm.kv_cache import new_cache
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.sliding import SlidingKVCache
 from minillm.sampling import SamplingParams
+from tests.parity import measure
+from tests.parity.conftest import pair_of
+from tests.parity.measure import difference
+from tests.parity.models import CASES, TRAINED, WINDOW, old_spelling, saved
 
-LENGTH = 40  # past the window of 9 and the original RoPE length of 16
-
-
-@pytest.fixture
-def ids():
-    return torch.randint(0, 97, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-
-
-def difference(found, expected):
-    return float((found - expected).abs().max() / expected.abs().max())
+TOLERANCE = 1e-5
+MORE = torch.tensor([[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]])
 
 
-def test_full_forward(pair, ids):
-    ours, theirs = pair
-    expected = theirs(ids).logits
-    cache = DenseKVCache(ours.config, 2, LENGTH)
-    assert difference(ours.logits(ours(ids, cache)), expected) < 1e-5
-    parameters = sum(p.numel() for p in theirs.parameters())
-    assert ours.config.num_parameters() == parameters
+def expected_steps(pair, ids, prompt):
+    """What follows a prompt, step by step: the whole text says it, but for a moving rotation."""
+    if pair.case.trained:
+        return measure.reference_steps(pair.theirs, ids, prompt)
+    return measure.reference(pair.theirs, ids)[:, prompt - 1 :]
 
 
-def test_decode_one_by_one(pair, ids):
-    ours, theirs = pair
-    cache = DenseKVCache(ours.config, 2, LENGTH)
-    steps = [ours.logits(ours(ids[:, t : t + 1], cache)) for t in range(LENGTH)]
-    assert difference(torch.cat(steps, dim=1), theirs(ids).logits) < 1e-5
+@pytest.mark.parametrize("cache_of", [DenseKVCache, new_cache])
+def test_full_forward(pair, cache_of):
+    cache = cache_of(pair.ours.config, *pair.ids.shape)
+    assert difference(measure.whole(pair.ours, pair.ids, cache), pair.expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("chunk_size", [1, 7, 9, 16, LENGTH, None])
-def test_chunked_prefill(pair, ids, chunk_size):
-    ours, theirs = pair
-    cache = DenseKVCache(ours.config, 2, LENGTH)
-    found = prefill(ours, ids.tolist(), cache, chunk_size)
-    assert difference(found, theirs(ids).logits[:, -1]) < 1e-5
+def test_number_of_parameters(pair):
+    parameters = sum(p.numel() for p in pair.theirs.parameters())
+    assert pair.ours.config.num_parameters() == parameters
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 9, 13, 16, 17, 40, None])
+def test_chunked_prefill(pair, chunk_size):
+    """Chunks shorter and longer than the window; some straddle the original RoPE length."""
+    cache = new_cache(pair.ours.config, *pair.ids.shape)
+    found = prefill(pair.ours, pair.ids.tolist(), cache, chunk_size)
+    assert difference(found, pair.expected[:, -1]) < TOLERANCE
+
+
+@pytest.mark.parametrize(("prompt", "length"), [(1, TRAINED), (TRAINED + 1, 40)])
+def test_decode_one_by_one(pair, prompt, length):
+    """Below the original RoPE length, and beyond it."""
+    ids = pair.ids[:, :length]
+    for cache in (DenseKVCache(pair.ours.config, 2, 40), new_cache(pair.ours.config, 2, 40)):
+        found = measure.stepwise(pair.ours, ids[:, :prompt].tolist(), ids[:, prompt:], cache)
+        assert difference(found, expected_steps(pair, ids, prompt)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.trained is None]
+)
+def test_decode_across_the_original_length(name):
+    pair = pair_of(name)
+    cache = new_cache(pair.ours.config, *pair.ids.shape)
+    found = measure.stepwise(pair.ours, pair.ids[:, :1].tolist(), pair.ids[:, 1:], cache)
+    assert difference(found, pair.expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("chunk_size", [None, 5])
-def test_ragged_batch_then_decode(pair, ids, chunk_size):
+def test_ragged_batch_then_decode(pair, chunk_size):
     """Rows of different lengths, padded, chunked, then decoded, equal each row alone."""
-    ours, theirs = pair
-    prompts = [ids[0].tolist(), ids[1, :1].tolist(), ids[1, :8].tolist(), ids[0, :23].tolist()]
-    cache = DenseKVCache(ours.config, 4, LENGTH + 3)
-    found = [prefill(ours, prompts, cache, chunk_size)]
-    more = torch.tensor([[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]])
-    found += [ours.logits(ours(more[:, t : t + 1], cache)[:, -1]) for t in range(3)]
+    lengths = [40, 1, 8, 23]
+    prompts = [pair.ids[row % 2, :length].tolist() for row, length in enumerate(lengths)]
+    cache = new_cache(pair.ours.config, 4, 43)
+    found = measure.stepwise(pair.ours, prompts, MORE, cache, chunk_size)
     for row, prompt in enumerate(prompts):
-        alone = theirs(torch.tensor([prompt + more[row].tolist()])).logits[0, len(prompt) - 1 :]
-        assert difference(torch.stack([step[row] for step in found]), alone) < 1e-5
+        alone = torch.tensor([prompt + MORE[row].tolist()])
+        expected = expected_steps(pair, alone, len(prompt))[0]
+        assert difference(found[row], expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, 9, 16, None])
 @pytest.mark.parametrize("prompt", [5, 9, 25])
-def test_m05_sliding_cache(windowed_pair, ids, prompt, chunk_size):
+def test_m05_sliding_cache(windowed_pair, prompt, chunk_size):
     """Prefill in chunks, decode far past the window of 9: what the ring dropped is not missed."""
-    ours, theirs = windowed_pair
-    cache = new_cache(ours.config, 2, LENGTH)
+    pair = windowed_pair
+    length = TRAINED if pair.case.trained and prompt <= TRAINED else 40
+    cache, ids = new_cache(pair.ours.config, 2, length), pair.ids[:, :length]
     assert isinstance(cache, SlidingKVCache)
-    assert cache.nbytes < DenseKVCache(ours.config, 2, LENGTH).nbytes / 2
-    found = [prefill(ours, ids[:, :prompt].tolist(), cache, chunk_size)]
-    steps = ids[:, prompt:].split(1, dim=1)
-    found += [ours.logits(ours(step, cache)[:, -1]) for step in steps]
-    expected = theirs(ids).logits[:, prompt - 1 :]
-    assert difference(torch.stack(found, dim=1), expected) < 1e-5
+    found = measure.stepwise(
+        pair.ours, ids[:, :prompt].tolist(), ids[:, prompt:], cache, chunk_size
+    )
+    assert difference(found, expected_steps(pair, ids, prompt)) < TOLERANCE
 
 
-def test_greedy_batch_equals_one_by_one(pair, ids):
+@pytest.mark.parametrize("length", [WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW])
+def test_m05_lengths_about_the_window(windowed_pair, length):
+    """The mask alone, the ring in one pass, and the ring token by token are one and the same."""
+    pair, ids = windowed_pair, windowed_pair.ids[:, :length]
+    expected = measure.reference(pair.theirs, ids)
+    for cache in (DenseKVCache(pair.ours.config, 2, length), new_cache(pair.ours.config, 2, length)):
+        assert difference(measure.whole(pair.ours, ids, cache), expected) < TOLERANCE
+    prompt = TRAINED + 1 if pair.case.trained and length > TRAINED else 1
+    cache = new_cache(pair.ours.config, 2, length)
+    found = measure.stepwise(pair.ours, ids[:, :prompt].tolist(), ids[:, prompt:], cache)
+    assert difference(found, expected[:, prompt - 1 :]) < TOLERANCE
+
+
+def test_greedy_batch_equals_one_by_one(pair):
     """Requests that end at different times leave the batch; the others go on undisturbed."""
-    ours, _ = pair
-    prompts = [ids[0, :4].tolist(), ids[0, :11].tolist(), ids[1, :2].tolist()]
+    prompts = [pair.ids[0, :4].tolist(), pair.ids[0, :11].tolist(), pair.ids[1, :2].tolist()]
     lengths = [3, 12, 7]
 
     def run(rows):
         requests = [Request(prompts[r], SamplingParams(max_new_tokens=lengths[r])) for r in rows]
-        cache = DenseKVCache(ours.config, len(rows), LENGTH)
-        logits = prefill(ours, [request.prompt_ids for request in requests], cache)
-        for _ in decode(ours, cache, logits, requests):
+        cache = new_cache(pair.ours.config, len(rows), 40)
+        logits = prefill(pair.ours, [request.prompt_ids for request in requests], cache)
+        for _ in decode(pair.ours, cache, logits, requests):
             pass
         return [request.token_ids for request in requests]
 
     together = run([0, 1, 2])
     assert together == [run([r])[0] for r in range(3)]
     assert [len(tokens) for tokens in together] == lengths
+
+
+@pytest.mark.parametrize("type_key", ["type", "rope_type"])
+def test_older_spelling_gives_the_same_logits(pair, tmp_path, type_key, request):
+    folder = tmp_path / "old"
+    shutil.copytree(saved(request.node.callspec.params["pair"]), folder)
+    config = folder / "config.json"
+    config.write_text(json.dumps(old_spelling(json.loads(config.read_text()), type_key)))
+    model = measure.ours(folder)
+    cache = DenseKVCache(model.config, *pair.ids.shape)
+    assert difference(measure.whole(model, pair.ids, cache), pair.expected) < TOLERANCE
