@@ -1,4 +1,4 @@
-"""Damage a model folder, load it, generate, and judge what happened: one JSON line per mutation.
+"""Damage a model, load it, generate, and judge what happened: one JSON line per mutation.
 
     python -m tests.fuzz.worker SEED NUMBER [COUNT] [--bases FOLDER] [--keep FOLDER]
 
@@ -22,15 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from minillm.llm import LLM
 from minillm.sampling import SamplingParams
 from tests.fuzz import folders
-from tests.fuzz.mutations import CONFIG_KEYS, ROPE_KEYS, mutate
+from tests.fuzz.damage import mutate
+from tests.fuzz.damage.config import CONFIG_KEYS, ROPE_KEYS
+from tests.fuzz.oracle import explain
+from tests.fuzz.tables import Wrong
 
-MOST_CPU_S = 1.0
+MOST_CPU_S = 2.0
 MOST_MEMORY = 200 * 2**20  # bytes; a folder weighs 200 kB
 MOST_WALL_S = 120  # a hang, on however busy a machine
+MOST_CHARACTERS = 2_000  # of a message
 PARAMS = SamplingParams(max_new_tokens=2, ignore_eos=True)
 # A refusal names the file, or the key, tensor or part at fault.
 NAMES = re.compile(
@@ -41,11 +46,11 @@ NAMES = re.compile(
 )
 
 
-def judge(folder: Path) -> tuple[str, str]:
-    """Load and generate: ("works" | "refused" | "fault", how)."""
+def judge(model: Path) -> tuple[str, str, LLM | None]:
+    """Load and generate: ("works" | "refused" | "fault", how, what works)."""
     stage = "load"
     try:
-        llm = LLM.from_pretrained(folder, device="cpu")
+        llm = LLM.from_pretrained(model, device="cpu", dtype="float32")
         stage = "generate"
         outputs = [llm.generate("hello the 42", PARAMS)]
         if llm.chat_template is not None:
@@ -53,40 +58,51 @@ def judge(folder: Path) -> tuple[str, str]:
             outputs.append(llm.chat([{"role": "user", "content": "hello"}], PARAMS))
     except (ValueError, OSError) as error:
         message = str(error)
-        if len(message) > 2_000 + len(str(folder)):
-            return "fault", f"{stage}: a message of {len(message)} characters: {message[:200]}"
+        if len(message) > MOST_CHARACTERS + len(str(model)):
+            return "fault", f"{stage}: a message of {len(message)} characters: {message[:200]}", None
         if re.search("memory|allocat", message, re.IGNORECASE):
-            return "fault", f"{stage}: ran into the memory limit: {message}"
-        if not NAMES.search(message.replace(str(folder), "")):
-            return "fault", f"{stage}: names neither file nor key: {message!r}"
-        return "refused", f"{stage}: {message}"
+            return "fault", f"{stage}: ran into the memory limit: {message}", None
+        if not NAMES.search(message.replace(str(model), "")):
+            return "fault", f"{stage}: names neither file nor key: {message!r}", None
+        return "refused", f"{stage}: {message}", None
     except BaseException as error:
         traceback.print_exc()
-        return "fault", f"{stage}: {type(error).__name__}: {str(error)[:300]}"
+        return "fault", f"{stage}: {type(error).__name__}: {str(error)[:300]}", None
     for output in outputs:
         if len(output.token_ids) != 2 or not isinstance(output.text, str):
-            return "fault", f"{len(output.token_ids)} tokens, text {output.text!r}"
-    return "works", ""
+            return "fault", f"{len(output.token_ids)} tokens, text {output.text!r}", None
+    return "works", "", llm
 
 
-def mutation(seed: str, number: int, bases: Path, folder: Path) -> str:
-    """Make mutation `number` of `seed` in `folder`; the same two make the same folder."""
+def mutation(seed: str, number: int, bases: Path, folder: Path) -> tuple[str, list[str], str]:
+    """Make mutation `number` of `seed` in `folder`; the same two make the same folder.
+
+    Returns the name of the base, the kinds of damage, and what they did.
+    """
     rng = random.Random(f"{seed}/{number}")
-    kind = rng.choice(sorted(folders.KINDS))
+    base = rng.choice(sorted(path.name for path in bases.iterdir()))
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(bases / kind, folder)
-    return f"{kind}: {mutate(folder, rng)}"
+    shutil.copytree(bases / base, folder)
+    return base, *mutate(folder, rng)
 
 
-def measured(folder: Path) -> dict[str, Any]:
-    """`judge`, with CPU time and memory: a refusal must be quick and small."""
+def measured(folder: Path, base: Path, undamaged: LLM) -> dict[str, Any]:
+    """`judge`, with CPU time and memory: a refusal must be quick and small. Then the oracle."""
     before, started = _peak_memory(), time.process_time()
-    outcome, how = judge(folder)
+    outcome, how, llm = judge(folder)
     seconds, grown = time.process_time() - started, _peak_memory() - before
     if outcome != "fault" and seconds > MOST_CPU_S:
         outcome, how = "fault", f"took {seconds:.1f} s of CPU time ({outcome}: {how})"
     if outcome != "fault" and grown > MOST_MEMORY:
         outcome, how = "fault", f"took {grown / 1e6:.0f} MB ({outcome}: {how})"
+    if outcome == "works" and llm is not None:
+        try:
+            how = "; ".join(explain(llm, folder, undamaged, base))
+        except Wrong as error:
+            outcome, how = "fault", f"silently wrong: {error}"
+        except Exception as error:
+            traceback.print_exc()
+            outcome, how = "fault", f"the oracle: {type(error).__name__}: {str(error)[:500]}"
     return {"outcome": outcome, "how": how, "cpu_s": seconds, "memory": grown}
 
 
@@ -123,23 +139,29 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity(100)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         bases = arguments.bases or Path(temporary) / "bases"
         if arguments.bases is None:
             folders.build(bases)
         folder = arguments.keep or Path(temporary) / "model"
-        for kind in folders.KINDS:  # what the first use of everything takes does not count
-            outcome, how = judge(bases / kind)
-            assert outcome == "works", f"{kind}: {how}"
+        undamaged = {}
+        for base in sorted(bases.iterdir()):  # what the first use of everything takes does not count
+            outcome, how, llm = judge(base)
+            assert llm is not None, f"{base.name}: {how}"
+            explain(llm, base, llm, Path(temporary))
+            undamaged[base.name] = llm
         limit_memory(2 * MOST_MEMORY)
         for number in range(arguments.number, arguments.number + arguments.count):
-            what = mutation(arguments.seed, number, bases, folder)
-            print(json.dumps({"number": number, "what": what}), flush=True)
+            base_name, kinds, what = mutation(arguments.seed, number, bases, folder)
+            report = {"number": number, "kinds": kinds, "what": f"{base_name}: {what}"}
+            print(json.dumps(report), flush=True)
             faulthandler.dump_traceback_later(MOST_WALL_S, exit=True)
-            found = measured(folder)
+            found = measured(folder, bases / base_name, undamaged[base_name])
             faulthandler.cancel_dump_traceback_later()
-            print(json.dumps({"number": number, "what": what, **found}), flush=True)
+            print(json.dumps(report | found), flush=True)
 
 
 if __name__ == "__main__":

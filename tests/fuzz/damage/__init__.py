@@ -1,0 +1,62 @@
+"""Damage to a model folder, drawn from a random generator: the same seed does the same damage.
+
+Every kind of damage is a function of the folder and the generator; it changes files in place and
+says in a few words what it did.
+"""
+
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzz.damage.config import config_value, end_tokens, other_family, rope_value
+from tests.fuzz.damage.files import json_bytes, json_node, whole_file
+from tests.fuzz.damage.safetensors import (
+    cut_weights,
+    header_bits,
+    header_entry,
+    length_prefix,
+    weight_bytes,
+    weight_map,
+    weight_table,
+)
+from tests.fuzz.damage.templates import chat_template
+from tests.fuzz.damage.tokenizer import tokenizer_part, tokenizer_settings
+
+Kind = Callable[[Path, random.Random], str]
+
+# Kinds of damage with their shares.
+FOLDER: dict[Kind, int] = {
+    header_bits: 4,
+    header_entry: 6,
+    weight_table: 8,
+    cut_weights: 2,
+    weight_bytes: 2,
+    length_prefix: 1,
+    weight_map: 3,
+    config_value: 10,
+    rope_value: 6,
+    other_family: 4,
+    end_tokens: 1,
+    tokenizer_part: 9,
+    tokenizer_settings: 2,
+    chat_template: 10,
+    json_node: 5,
+    json_bytes: 3,
+    whole_file: 4,
+}
+
+
+def mutate(folder: Path, rng: random.Random) -> tuple[list[str], str]:
+    """Damage a model in one way, sometimes in two: the names of the kinds, and what they did."""
+    kinds = FOLDER
+    times = 2 if rng.random() < 0.15 else 1
+    names, done = [], []
+    for kind in rng.choices(list(kinds), list(kinds.values()), k=times):
+        try:
+            done.append(f"{kind.__name__}: {kind(folder, rng)}")
+            names.append(kind.__name__)
+        except (ArithmeticError, LookupError, TypeError, ValueError, struct.error, OSError):
+            if not done:  # only what is damaged already may lack what a kind of damage needs
+                raise
+    return names, "; then ".join(done)

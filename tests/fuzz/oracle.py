@@ -1,0 +1,191 @@
+"""Why a damaged model that loads counts as valid, by computations that are not minillm's.
+
+Logits are compared with transformers', token ids with those of `tokenizers`, rendered templates
+with plain Jinja's, tables of tensors with the bytes in the files. `Wrong` is a silent fault.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minillm.llm import LLM
+from tests.fuzz.tables import Wrong, folder_tensors
+
+TEXTS = ["hello the 42", "  Grüße, ½ 🌶\n\tthe  other ", "<|im_start|>user<|im_end|></s>E", "aaa EE"]
+MESSAGES = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": " a\nb "}]
+MESSAGES += [{"role": "user", "content": "  the <|im_end|> E"}]
+LENGTH = 40  # past the windows of 9 and the original RoPE lengths of 16 and 32
+TOLERANCE = 1e-3
+TEMPLATE_FILES = {"chat_template.jinja", "tokenizer_config.json"}
+
+
+def explain(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> list[str]:
+    """Why what was loaded from the damaged `folder` is what its files say."""
+    changed = {
+        path.name
+        for path in {*folder.iterdir(), *(folder / path.name for path in base.iterdir())}
+        if not path.is_file() or not same_bytes(path, base / path.name)
+    }
+    reasons = []
+    if any("safetensors" in name or name == "config.json" for name in changed):
+        reasons.append(same_logits(llm, folder, undamaged, base))
+    if "tokenizer.json" in changed:
+        reasons.append(same_ids(llm, folder / "tokenizer.json", undamaged))
+    if changed & TEMPLATE_FILES:
+        reasons.append(same_text(llm, *template_of(folder)))
+    return reasons or [f"nothing reads what changed in {', '.join(sorted(changed)) or 'no file'}"]
+
+
+def same_bytes(one: Path, other: Path) -> bool:
+    """Whether two files hold the same."""
+    return other.is_file() and one.read_bytes() == other.read_bytes()
+
+
+def same_logits(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> str:
+    """Compare with transformers, which reads the damaged config.json and weights itself."""
+    folder_tensors(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        clean = Path(temporary)
+        for path in folder.iterdir():
+            if path.is_file() and ("safetensors" in path.name or path.name == "config.json"):
+                shutil.copyfile(path, clean / path.name)
+        config, refusal = _their_config(clean)
+        if config is None:
+            # What transformers does not read may count for nothing.
+            if llm.config != undamaged.config:
+                raise Wrong(f"transformers refuses the config.json: {refusal}")
+            shutil.copyfile(base / "config.json", clean / "config.json")
+            config, _ = _their_config(clean)
+        model, info = _their_model(clean, config)
+    if problems := {key: value for key, value in info.items() if value}:
+        raise Wrong(f"transformers finds {str(problems)[:500]}")
+    ids = [5 + i for i in range(min(LENGTH, llm.config.context or LENGTH))]
+    ours, theirs = llm.logits(ids), their_logits(model, ids)
+    difference = relative_difference(ours, theirs)
+    if not difference < TOLERANCE:
+        raise Wrong(f"logits differ from transformers' by {difference:.1e} of the largest")
+    return "logits equal transformers'"
+
+
+def _their_config(folder: Path) -> tuple[Any, str]:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True), ""
+    except Exception as error:
+        return None, f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def _their_model(folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise Wrong(f"transformers: {type(error).__name__}: {str(error)[:500]}") from error
+    return model.eval(), info
+
+
+@torch.no_grad()
+def their_logits(model: Any, ids: list[int]) -> Tensor:
+    """(T, V) of one text in one pass."""
+    return model(torch.tensor([ids])).logits[0].float()
+
+
+def relative_difference(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference by the largest value; what is no number must be none in both."""
+    if ours.shape != theirs.shape or not torch.equal(ours.isfinite(), theirs.isfinite()):
+        return float("inf")
+    finite = ours.isfinite()
+    if not finite.any():
+        return 0.0
+    return float((ours - theirs)[finite].abs().max() / theirs[finite].abs().max().clamp(min=1e-30))
+
+
+def same_ids(llm: LLM, path: Path, undamaged: LLM) -> str:
+    """Compare token ids and decoded text with those of the `tokenizers` library."""
+    from tokenizers import Tokenizer
+
+    try:
+        theirs = Tokenizer.from_file(str(path))
+        theirs.no_padding()
+        theirs.no_truncation()
+        expected = [theirs.encode(text).ids for text in TEXTS]
+        decoded = [theirs.decode(ids, skip_special_tokens=False) for ids in expected]
+        by = "equal those of tokenizers"
+    except BaseException as error:  # a panic in Rust is no Exception
+        refusal = f"tokenizers: {type(error).__name__}: {str(error)[:300]}"
+        expected = [undamaged.tokenizer.encode(text, allowed_special="all") for text in TEXTS]
+        decoded = [undamaged.tokenizer.decode(ids) for ids in expected]
+        by = "equal those before the damage"
+    else:
+        refusal = ""
+    found = [llm.tokenizer.encode(text, allowed_special="all") for text in TEXTS]
+    if found != expected:
+        raise Wrong(f"token ids {found} instead of {expected} {refusal}")
+    texts = [llm.tokenizer.decode(ids) for ids in found]
+    if texts != decoded:
+        raise Wrong(f"decoded {texts} instead of {decoded} {refusal}")
+    return f"token ids and decoded text {by}"
+
+
+def template_of(folder: Path) -> tuple[str | None, dict[str, str]]:
+    """The chat template of a folder and the special tokens that it may name."""
+    path, jinja = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    tokens = {}
+    for key in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        token = config.get(key)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            tokens[key] = token
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        source = {entry.get("name"): entry.get("template") for entry in source}.get("default")
+    return (jinja.read_text(encoding="utf-8") if jinja.is_file() else source), tokens
+
+
+def same_text(llm: LLM, source: str | None, tokens: dict[str, str]) -> str:
+    """Compare the rendered template with what Jinja makes of it without minillm's sandbox."""
+    if source is None or llm.chat_template is None:
+        if source is not llm.chat_template:
+            raise Wrong(f"the chat template is {llm.chat_template}, in the file {source!r:.200}")
+        return "there is no template"
+    try:
+        ours = llm.chat_template.render(MESSAGES)
+    except ValueError:
+        return "the template objects to a longer conversation"
+    theirs = _plain_jinja(source).render(
+        messages=MESSAGES, add_generation_prompt=True, tools=None, documents=None, **tokens
+    )
+    if ours != theirs:
+        raise Wrong(f"the template gives {ours!r:.300} instead of {theirs!r:.300}")
+    return "the template's text equals plain Jinja's"
+
+
+def _plain_jinja(source: str) -> Any:
+    from datetime import datetime
+
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, **options: json.dumps(
+        value, ensure_ascii=ensure_ascii, **options
+    )
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(source)
