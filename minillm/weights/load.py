@@ -1,10 +1,11 @@
 """From a checkpoint's tensors to a `Transformer` that runs: checked by name and shape, placed."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from minillm.config import ModelConfig
 from minillm.families import checkpoint_names
@@ -46,7 +47,7 @@ def load_transformer(
     experts = sum(layer.experts.num_experts for layer in config.layers if layer.experts)
     if experts > len(weights):  # to build so many modules would take minutes
         raise ValueError(f"weights do not fit: {len(weights)} tensors for {experts} experts")
-    with torch.device("meta"):  # shapes only, no storage
+    with torch.device("meta"), _Uninitialized():  # shapes only, no storage
         model = Transformer(config)
     wanted = model.state_dict()
     stored = checkpoint_names(model_type, wanted)
@@ -71,6 +72,21 @@ def load_transformer(
         placed(values.numel())
     model.load_state_dict(tensors, assign=True)
     return model.requires_grad_(False).eval()
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Modules begin without random numbers, which the file's values would replace anyway.
+
+    On the device "meta" torch would import its compiler to draw none: 1 s, most of a load.
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
 
 
 def _checkpoint(
