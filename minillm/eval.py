@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from minillm.config import ModelConfig
 from minillm.llm import LLM
 
 # A window's length unless told: more context costs time, and says little more about a model.
@@ -105,10 +106,9 @@ def read(
     """Run a model over a text, window by window; see `windows`.
 
     text: a string, encoded as the tokenizer does (with its BOS, special tokens in it being plain
-    text), or token ids. context: tokens per window; 2,048, or the model's own where that is less.
-    stride: context // 2.
-    Raises ValueError for a context that the model does not have, for what `windows` refuses, and
-    for a token id outside the vocabulary, all before anything is computed.
+    text), or token ids. context, stride: see `window_shape`.
+    Raises ValueError for a token id outside the vocabulary, and for what `window_shape` and
+    `windows` refuse, before anything is computed.
     """
     config = llm.config
     ids = torch.tensor(llm.tokenizer.encode(text) if isinstance(text, str) else list(text))
@@ -117,11 +117,24 @@ def read(
             f"the token ids go from {ids.min()} to {ids.max()}; allowed are 0 to "
             f"{config.vocab_size - 1}"
         )
-    context = min(CONTEXT, config.max_position_embeddings) if context is None else context
+    parts = windows(len(ids), *window_shape(config, context, stride))
+    return _read(llm, ids.to(llm.device), parts)
+
+
+def window_shape(
+    config: ModelConfig, context: int | None = None, stride: int | None = None
+) -> tuple[int, int]:
+    """Context and stride in tokens, where they are not given by default.
+
+    The context is 2,048, or the model's own where that is less; the stride is half of it, so that
+    past the first window every scored token sees at least as many before it.
+    Raises ValueError for a context that is longer than the model's.
+    """
+    if context is None:
+        context = min(CONTEXT, config.max_position_embeddings)
     if config.context is not None and context > config.context:
         raise ValueError(f"context is {context}; the model's holds {config.context} tokens")
-    stride = max(context // 2, 1) if stride is None else stride
-    return _read(llm, ids.to(llm.device), windows(len(ids), context, stride))
+    return context, max(context // 2, 1) if stride is None else stride
 
 
 @torch.inference_mode()
@@ -130,7 +143,8 @@ def _read(llm: LLM, ids: Tensor, parts: list[Window]) -> Iterator[Reading]:
         seen = ids[start : stop - 1]  # the last token is scored, and nothing follows from it
         cache = llm.new_cache(1, len(seen))
         chunks = torch.split(seen[None], llm.chunk_size(1), dim=1)
-        hidden = torch.cat([llm.model(chunk, cache)[0] for chunk in chunks])  # (stop-1-start, C)
+        length = torch.tensor([stop - start])
+        hidden = torch.cat([llm.model(chunk, cache, lengths=length)[0] for chunk in chunks])
         hidden = hidden[first - 1 - start :].clone()  # so that the other rows are freed
         yield Reading(hidden, ids[first:stop], first, llm.model.logits, llm.config.vocab_size)
 

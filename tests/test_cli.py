@@ -1,6 +1,7 @@
 """The command line: what it prints where, its exit codes, and its one-line errors."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ import sys
 
 import pytest
 
-from minillm.cli import fit_history, inspect_model, main
+from minillm.cli import main
+from minillm.commands.chat import fit_history
+from minillm.inspection import inspect_model
 
 QUESTION = "What is the capital of France?"
 PARIS = "The capital of France is Paris.\n"
@@ -80,6 +83,13 @@ def test_chat_keeps_the_conversation():
         (["inspect", "/no/such/folder"], "/no/such/folder"),
         (["pull", "not a name"], "'not a name' cannot be pulled"),
         (["bench", "--runs", "0"], "runs is 0"),
+        (["eval", "--text", "/no/such/file"], "/no/such/file"),
+        (["eval", "--text", "."], "Is a directory: '.'"),
+        (["eval", "--text", __file__, "--context", "1"], "context is 1; at least 2 tokens"),
+        (["eval", "--text", __file__, "--stride", "0"], "stride is 0"),
+        (["eval", "/no/such/folder", "--text", __file__], "/no/such/folder"),
+        (["eval", "--text", __file__, "--compare", "/no/such/folder"], "/no/such/folder"),
+        (["eval", "--text", __file__, "--compare-dtype", "int3"], "dtype is 'int3'"),
         (["bench", "--window", "9", "--compare", "transformers"], "leave --window out"),
         (["generate", "x", "--window", "0"], "window is 0; a whole number from 1"),
         (["generate", "x", "--window", "8", "--sinks", "-1"], "sinks is -1"),
@@ -210,6 +220,47 @@ def test_inspect(capsys):
     assert facts == json.loads(json.dumps(inspect_model("smollm2")))
     assert facts["cache bytes per token"]["bfloat16"] == 23_040
     assert facts["weight bytes"]["float32"] == 538_060_032
+
+
+def test_eval_compares_two_precisions(capsys, tmp_path):
+    (tmp_path / "notes.txt").write_bytes("Grüße.\r\nThe capital of France is Paris.".encode())
+    arguments = ["eval", "smollm2", "--text", str(tmp_path / "notes.txt"), "--context", "8"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["context"], found["stride"], found["bytes"]) == (8, 4, 41)
+    assert found["tokens scored"] == found["tokens"] - 1
+    assert found["perplexity"] == pytest.approx(math.exp(found["nats per token"]))
+    nats = found["nats per token"] * found["tokens"]
+    assert found["bits per byte"] == pytest.approx(nats / math.log(2) / 41)
+    assert main([*arguments, "--compare-dtype", "bfloat16"]) == 0
+    out, err = capsys.readouterr()
+    assert "its dtype            bfloat16" in out
+    assert f"perplexity           {found['perplexity']:.6g}\n" in out
+    assert "tokens/s]" in err
+    assert main([*arguments, "--compare", "smollm2", "--json"]) == 0
+    same = json.loads(capsys.readouterr().out)
+    assert (same["KL maximum"], same["same top token"]) == (0, 1)
+    assert same["its perplexity"] == same["perplexity"] == found["perplexity"]
+
+
+def test_eval_reads_standard_input():
+    done = run("eval", "--text", "-", "--json", text="The capital of France is Paris.")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["bytes"] == 31
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the text has 0 tokens; at least 2 are needed"),
+        (b"GGUF\x03\x00\x00\x00\xff", "not a text in UTF-8"),
+        (bytes(100), "not a text, it holds bytes of value 0"),
+    ],
+)
+def test_eval_refuses_what_is_no_text(capsys, tmp_path, content, message):
+    (tmp_path / "file").write_bytes(content)
+    assert main(["eval", "--text", str(tmp_path / "file")]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_bench_json(capsys):

@@ -1,0 +1,47 @@
+"""What several commands make of their options."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minillm.llm import LLM
+    from minillm.sampling import SamplingParams
+
+
+def text_of(argument: str) -> str:
+    """The text of an argument, or of standard input for "-" (without its last line ends)."""
+    return sys.stdin.read().rstrip("\n") if argument == "-" else argument
+
+
+def load(arguments: argparse.Namespace) -> "LLM":
+    """The model that the options name."""
+    from minillm.llm import LLM
+
+    options = ("device", "dtype", "window", "sinks", "global_every")
+    return LLM.from_pretrained(
+        arguments.model, **{name: getattr(arguments, name) for name in options}
+    )
+
+
+def sampling(arguments: argparse.Namespace) -> "SamplingParams":
+    """How the options want the next token to be chosen, and when to end."""
+    from minillm.sampling import SamplingParams
+
+    return SamplingParams(
+        max_new_tokens=arguments.max_new_tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        min_p=arguments.min_p,
+        repetition_penalty=arguments.repetition_penalty,
+        seed=arguments.seed,
+        stop=arguments.stop,
+        stop_token_ids=arguments.stop_token_id,
+        ignore_eos=arguments.ignore_eos,
+    )
+
+
+def system_message(arguments: argparse.Namespace) -> list[dict[str, str]]:
+    """The message that --system asks for, if it was given."""
+    return [{"role": "system", "content": arguments.system}] if arguments.system else []

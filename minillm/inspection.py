@@ -1,0 +1,100 @@
+"""What a model is made of and what memory it takes, from its description alone."""
+
+from collections import Counter
+from typing import Any
+
+from minillm.config import LayerConfig, ModelConfig, RopeConfig, read_json
+from minillm.families import read_config
+from minillm.weights.pull import resolve
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def inspect_model(name: str) -> dict[str, Any]:
+    """Architecture and arithmetic of a model, without its weights: a name for each value.
+
+    name: as `LLM.from_pretrained` takes it. Sizes are in tokens, values or bytes. The cache at full
+    context holds `max_position_embeddings` tokens, or of a layer with a window that many and the
+    sinks.
+    """
+    folder = resolve(name)
+    settings = read_json(folder / "config.json")
+    config = read_config(settings)
+    parameters, context = config.num_parameters(), config.max_position_embeddings
+    layers = Counter(config.layers)
+    return {
+        "model": str(folder),
+        "model_type": settings["model_type"],
+        "layers (L)": config.num_hidden_layers,
+        "width (C)": config.hidden_size,
+        "query heads (H)": config.num_attention_heads,
+        "key/value heads (K)": config.num_key_value_heads,
+        "head dim (D)": config.head_dim,
+        "feed-forward width (F)": config.intermediate_size,
+        "vocabulary (V)": config.vocab_size,
+        "context, tokens": context,
+        "kinds of layers": [f"{n} × {_layer(layer)}" for layer, n in layers.items()],
+        "feed-forward": config.activation,
+        "norms around sublayers": config.norms,
+        "q/k norm": config.qk_norm,
+        "tied output head": config.tie_word_embeddings,
+        "parameters": parameters,
+        "of these in the embedding": config.vocab_size * config.hidden_size,
+        "of these at work for a token": parameters - idle_parameters(config),
+        "weight bytes": {kind: parameters * size for kind, size in BYTES.items()},
+        "cache bytes per token": {
+            kind: config.cache_bytes_per_token(size) for kind, size in BYTES.items()
+        },
+        "cache bytes, full context": {
+            kind: cache_bytes(config, context, size) for kind, size in BYTES.items()
+        },
+    }
+
+
+def cache_bytes(config: ModelConfig, num_tokens: int, bytes_per_value: int) -> int:
+    """Bytes of the KV cache of a text: 2 · K · D · bytes_per_value · tokens kept, over all layers.
+
+    A layer keeps every token; one with a window as many as that, and its sinks.
+    """
+    values = 2 * config.num_key_value_heads * config.head_dim
+    kept = [
+        num_tokens
+        if layer.sliding_window is None
+        else min(layer.sliding_window + layer.sinks, num_tokens)
+        for layer in config.layers
+    ]
+    return values * sum(kept) * bytes_per_value
+
+
+def idle_parameters(config: ModelConfig) -> int:
+    """Weights of the experts that the router does not choose, for any one token."""
+    unused = [
+        (layer.experts.num_experts - layer.experts.num_experts_per_tok)
+        * layer.experts.intermediate_size
+        for layer in config.layers
+        if layer.experts
+    ]
+    return 3 * config.hidden_size * sum(unused)
+
+
+def _layer(layer: LayerConfig) -> str:
+    """Such as "window of 512, RoPE default with base 10,000"."""
+    parts = ["attention to all"]
+    if layer.sliding_window is not None:
+        parts = [f"window of {layer.sliding_window:,}"]
+    parts.append(_rope(layer.rope) if layer.rope else "no RoPE")
+    if experts := layer.experts:
+        parts.append(
+            f"{experts.num_experts_per_tok} of {experts.num_experts} experts of width "
+            f"{experts.intermediate_size:,}"
+        )
+    return ", ".join(parts)
+
+
+def _rope(rope: RopeConfig) -> str:
+    text = f"RoPE {rope.rope_type} with base {rope.rope_theta:,.0f}"
+    if rope.rope_type != "default":
+        text += f", stretched {rope.factor:g} times"
+    if rope.partial_rotary_factor != 1:
+        text += f", on {rope.partial_rotary_factor:.0%} of a head"
+    return text
