@@ -73,6 +73,5 @@ def stepwise(
 ) -> Tensor:
     """Our logits (B, N + 1, V): prompts in chunks, then N tokens (B, N) one at a time."""
     found = [prefill(model, prompts, cache, chunk_size)]
-    for step in more.split(1, dim=1):
-        found.append(model.logits(model(step, cache)[:, -1]))
+    found += [model.logits(model(step, cache)[:, -1]) for step in more.split(1, dim=1)]
     return torch.stack(found, dim=1)

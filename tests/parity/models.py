@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,6 +270,33 @@ def token_ids(rows: int, length: int, seed: int = 1) -> Tensor:
     """Random ids (rows, length)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, VOCAB, (rows, length), generator=generator)
+
+
+# One case of each family that uses the most of what its configuration can say.
+RICHEST = {
+    "llama": "llama3-rope",
+    "mistral": "mistral-yarn",
+    "qwen2": "qwen2-window",
+    "qwen3": "qwen3-window",
+    "qwen3_moe": "qwen3-moe-dense-layer",
+    "smollm3": "smollm3-window",
+    "gemma3_text": "gemma3-linear",
+    "olmo2": "olmo2-yarn",
+    "phi3": "phi3-longrope-partial-window",
+    "mixtral": "mixtral-window",
+}
+
+
+@functools.cache
+def written(name: str) -> dict[str, Any]:
+    """What transformers writes as the config.json of a case."""
+    found: dict[str, Any] = json.loads(settings_of(CASES[name]).to_json_string(use_diff=False))
+    return found | {"dtype": "float32"}
+
+
+def settings(model_type: str, **changes: Any) -> dict[str, Any]:
+    """A copy of the config.json of a family's richest case, with changes."""
+    return copy.deepcopy(written(RICHEST[model_type])) | changes
 
 
 def old_spelling(settings: dict[str, Any], type_key: str = "rope_type") -> dict[str, Any]:

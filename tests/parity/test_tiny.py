@@ -4,9 +4,6 @@ transformers writes each checkpoint, and both sides read the same folder. The to
 to the largest logit, in float32.
 """
 
-import json
-import shutil
-
 import pytest
 import torch
 
@@ -18,7 +15,7 @@ from minillm.sampling import SamplingParams
 from tests.parity import measure
 from tests.parity.conftest import pair_of
 from tests.parity.measure import difference
-from tests.parity.models import CASES, TRAINED, WINDOW, old_spelling, saved
+from tests.parity.models import CASES, TRAINED, WINDOW
 
 TOLERANCE = 1e-5
 MORE = torch.tensor([[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]])
@@ -59,9 +56,7 @@ def test_decode_one_by_one(pair, prompt, length):
         assert difference(found, expected_steps(pair, ids, prompt)) < TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if case.trained is None]
-)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.trained is None])
 def test_decode_across_the_original_length(name):
     pair = pair_of(name)
     cache = new_cache(pair.ours.config, *pair.ids.shape)
@@ -101,7 +96,10 @@ def test_m05_lengths_about_the_window(windowed_pair, length):
     """The mask alone, the ring in one pass, and the ring token by token are one and the same."""
     pair, ids = windowed_pair, windowed_pair.ids[:, :length]
     expected = measure.reference(pair.theirs, ids)
-    for cache in (DenseKVCache(pair.ours.config, 2, length), new_cache(pair.ours.config, 2, length)):
+    for cache in (
+        DenseKVCache(pair.ours.config, 2, length),
+        new_cache(pair.ours.config, 2, length),
+    ):
         assert difference(measure.whole(pair.ours, ids, cache), expected) < TOLERANCE
     prompt = TRAINED + 1 if pair.case.trained and length > TRAINED else 1
     cache = new_cache(pair.ours.config, 2, length)
@@ -125,14 +123,3 @@ def test_greedy_batch_equals_one_by_one(pair):
     together = run([0, 1, 2])
     assert together == [run([r])[0] for r in range(3)]
     assert [len(tokens) for tokens in together] == lengths
-
-
-@pytest.mark.parametrize("type_key", ["type", "rope_type"])
-def test_older_spelling_gives_the_same_logits(pair, tmp_path, type_key, request):
-    folder = tmp_path / "old"
-    shutil.copytree(saved(request.node.callspec.params["pair"]), folder)
-    config = folder / "config.json"
-    config.write_text(json.dumps(old_spelling(json.loads(config.read_text()), type_key)))
-    model = measure.ours(folder)
-    cache = DenseKVCache(model.config, *pair.ids.shape)
-    assert difference(measure.whole(model, pair.ids, cache), pair.expected) < TOLERANCE
