@@ -21,7 +21,6 @@ NAME = "tiny"
 FILES = {
     "config.json",
     "generation_config.json",
-    "gguf_index.json",
     "model.safetensors",
     "origin.json",
     "tiny.gguf",

@@ -10,7 +10,9 @@ import torch
 
 from minillm.config import ModelConfig
 from minillm.families import read_config
-from minillm.weights.gguf import convert, unpermuted_rows
+from minillm.weights.gguf import convert, open_gguf
+from minillm.weights.gguf_config import unpermuted_rows
+from minillm.weights.gguf_file import read_gguf
 from minillm.weights.safetensors import open_weights
 from tests.weights.helpers import (
     HEADS,
@@ -87,7 +89,7 @@ def test_l04_q_uses_the_heads_and_k_the_kv_heads(tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_values_equal_gguf_dequantize(tmp_path, tied, monkeypatch):
-    monkeypatch.setattr("minillm.weights.gguf.CHUNK_VALUES", 7 * WIDTH)  # several uneven chunks
+    monkeypatch.setattr("minillm.weights.gguf_tensor.CHUNK_VALUES", 7 * WIDTH)  # several uneven chunks
     types = {name: kind for name, kind in TYPES.items() if not tied or name != "output.weight"}
     folder, values = converted(tmp_path, tiny_tensors(tied=tied), types=types)
     weights = {name: tensor.numpy() for name, tensor in open_weights(folder).items()}
@@ -224,33 +226,12 @@ def test_gpt_2_keeps_digits_together(tmp_path):
     assert [piece for piece, _ in split.pre_tokenize_str("a12 b")] == ["a", "12", "Ġb"]
 
 
-def test_the_index_finds_every_tensor(tmp_path):
-    import gguf
-
-    folder, values = converted(tmp_path, tiny_tensors(), types=TYPES)
-    index = read(folder / "gguf_index.json")
-    raw = (tmp_path / "tiny.gguf").read_bytes()
-    assert (index["file"], index["bytes"]) == ("tiny.gguf", len(raw))
-    assert index["metadata"]["llama.rope.freq_base"] == 100_000.0
-    assert index["metadata"]["general.architecture"] == "llama"
-    assert {entry["name"] for entry in index["tensors"]} == values.keys()
-    weights = open_weights(folder)
-    for entry in index["tensors"]:
-        assert list(weights[entry["hf_name"]].shape) == entry["shape"]
-        part = raw[entry["offset"] : entry["offset"] + entry["bytes"]]
-        kind = gguf.GGMLQuantizationType[entry["type"]]
-        value = gguf.quants.dequantize(np.frombuffer(part, np.uint8), kind)
-        assert np.array_equal(value.reshape(entry["shape"]), values[entry["name"]])
-        heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(entry["name"].split(".")[-2], 0)
-        assert entry["permuted_heads"] == heads
-
-
 def test_sentencepiece_stays_out_of_the_process(tmp_path):
     (tmp_path / "sentencepiece.py").write_text("raise SystemExit('imported')")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from minillm.weights.gguf import _import_gguf\n"
-        "_import_gguf()\n"
+        "from minillm.weights.gguf_tensor import import_gguf\n"
+        "import_gguf()\n"
         "assert 'sentencepiece' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -262,19 +243,23 @@ def test_sentencepiece_stays_out_of_the_process(tmp_path):
 def test_the_real_model_equals_its_gguf_file(smollm2):
     import gguf
 
-    index = read(smollm2 / "gguf_index.json")
-    raw = np.memmap(smollm2 / index["file"], mode="r")
-    weights = open_weights(smollm2)
-    assert len(index["tensors"]) == len(weights) == 272
-    entries = {entry["name"]: entry for entry in index["tensors"]}
-    for name in ("token_embd", "blk.0.attn_q", "blk.29.attn_k", "blk.7.ffn_down", "output_norm"):
-        entry = entries[f"{name}.weight"]
-        part = raw[entry["offset"] : entry["offset"] + entry["bytes"]]
-        kind = gguf.GGMLQuantizationType[entry["type"]]
-        value = gguf.quants.dequantize(part, kind).reshape(entry["shape"])
-        if heads := entry["permuted_heads"]:
+    path = next(smollm2.glob("*.gguf"))
+    stored, weights = read_gguf(path).tensors, open_weights(smollm2)
+    assert len(stored) == len(weights) == 272
+    assert open_gguf(path).tensors.keys() == weights.keys()
+    for name, hf_name, heads in (
+        ("token_embd", "embed_tokens", 0),
+        ("blk.0.attn_q", "layers.0.self_attn.q_proj", 9),
+        ("blk.29.attn_k", "layers.29.self_attn.k_proj", 3),
+        ("blk.7.ffn_down", "layers.7.mlp.down_proj", 0),
+        ("output_norm", "norm", 0),
+    ):
+        tensor = stored[f"{name}.weight"]
+        kind = gguf.GGMLQuantizationType[tensor.kind]
+        value = gguf.quants.dequantize(tensor.data, kind).reshape(tensor.shape)
+        if heads:
             value = value.reshape(heads, 32, 2, 576).swapaxes(1, 2).reshape(-1, 576)
-        assert np.array_equal(weights[entry["hf_name"]].numpy(), value), name
+        assert np.array_equal(weights[f"model.{hf_name}.weight"].numpy(), value), name
 
 
 def test_the_real_model_knows_the_capital_of_france(smollm2):

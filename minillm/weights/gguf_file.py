@@ -1,0 +1,256 @@
+"""Read the header of a GGUF file (llama.cpp's format): metadata and the table of tensors.
+
+A GGUF file is: `GGUF`, a version, the number of tensors and of metadata entries; the entries (key,
+type, value); one record per tensor (name, sizes, type, offset); then, from the next multiple of the
+alignment on, the tensors. All numbers are little endian; a string is its length and its bytes.
+
+Nothing in a header is believed: each count and length is compared with what is left of the file
+before anything is read, allocated or repeated for it.
+"""
+
+import math
+import mmap
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minillm.weights.gguf_tensor import Array, GGUFTensor, block_of
+from minillm.weights.safetensors import LFS_POINTER
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+# The largest real headers (262,144 tokens, 514,906 merges) take 16 MB.
+MAX_HEADER_BYTES = 2**26
+MAX_ELEMENTS = 2**22
+MAX_DIMENSIONS = 4
+# Elements of 8 bytes stay aligned in memory, and the padding stays small.
+ALIGNMENTS = [2**power for power in range(3, 17)]
+
+# Type numbers of metadata values: those of one fixed size, and the three others.
+SCALARS: dict[int, np.dtype[Any]] = {
+    0: np.dtype("<u1"),
+    1: np.dtype("<i1"),
+    2: np.dtype("<u2"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<u4"),
+    5: np.dtype("<i4"),
+    6: np.dtype("<f4"),
+    10: np.dtype("<u8"),
+    11: np.dtype("<i8"),
+    12: np.dtype("<f8"),
+}
+BOOL, STRING, ARRAY = 7, 8, 9
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFFile:
+    """The contents of a GGUF file: metadata values as Python's, tensors by their GGUF name."""
+
+    metadata: dict[str, Any]
+    tensors: dict[str, GGUFTensor]
+
+
+def read_gguf(path: Path) -> GGUFFile:
+    """Read the header of a GGUF file of version 2 or 3 and map its tensors into memory.
+
+    Tensors of integers and of types that the `gguf` package cannot turn into numbers are refused.
+
+    Raises: ValueError, naming the file and the fault, for anything but a whole and sound file.
+    Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+    """
+    with path.open("rb") as file:
+        start = file.read(24)
+        if start.startswith(LFS_POINTER):
+            raise ValueError(
+                f"{path}: a Git LFS pointer, not the file itself; "
+                "fetch the content with `git lfs pull`"
+            )
+        if not start.startswith(MAGIC):
+            raise ValueError(f"{path}: not a GGUF file (it begins with {start[:4]!r})")
+        # ACCESS_COPY: a write would go to this process's copy of a page, never to the file.
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    try:
+        return _read(_Header(content))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _read(header: "_Header") -> GGUFFile:
+    header.take(len(MAGIC), "the magic number")
+    version = header.number(4, "the version")
+    if version not in VERSIONS:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if swapped in VERSIONS:
+            raise ValueError("big-endian GGUF files are not supported")
+        raise ValueError(f"GGUF version {version}; supported are 2 and 3")
+    num_tensors = header.number(8, "the number of tensors")
+    metadata = header.metadata(header.number(8, "the number of metadata entries"))
+    alignment = metadata.get("general.alignment", 32)
+    if alignment not in ALIGNMENTS:
+        raise ValueError(
+            f"general.alignment is {alignment!r}; a power of 2 from 8 to {ALIGNMENTS[-1]} is needed"
+        )
+    if (parts := metadata.get("split.count", 1)) not in (0, 1):
+        raise ValueError(
+            f"one of {parts} files that make the model; join them with llama.cpp's "
+            "`llama-gguf-split --merge`"
+        )
+    records = header.records(num_tensors)
+    data = np.frombuffer(header.content, np.uint8)
+    return GGUFFile(metadata, _tensors(data, records, header.at, alignment))
+
+
+@dataclass(slots=True)
+class _Header:
+    """A mapped file, and how far its header has been read."""
+
+    content: mmap.mmap
+    at: int = 0
+
+    def take(self, size: int, what: str) -> int:
+        """Move past `size` bytes and return where they begin; they are sure to be there."""
+        begin, self.at = self.at, self.at + size
+        if self.at > len(self.content):
+            raise ValueError(
+                f"cut short or broken: {what} at byte {begin:,} needs {size:,} bytes, the file has "
+                f"{len(self.content) - begin:,} more"
+            )
+        if self.at > MAX_HEADER_BYTES:
+            raise ValueError(
+                f"broken: {what} ends at byte {self.at:,}; a header has at most "
+                f"{MAX_HEADER_BYTES:,} bytes"
+            )
+        return begin
+
+    def number(self, size: int, what: str) -> int:
+        begin = self.take(size, what)
+        return int.from_bytes(self.content[begin : begin + size], "little")
+
+    def text(self, what: str) -> str:
+        length = self.number(8, f"the length of {what}")
+        begin = self.take(length, what)
+        try:
+            return self.content[begin : begin + length].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{what} at byte {begin:,} is not UTF-8 ({error.reason})") from None
+
+    def count(self, number: int, size: int, what: str) -> int:
+        """`number`, if the file has room for so many things of at least `size` bytes each."""
+        if number > (room := (len(self.content) - self.at) // size):
+            raise ValueError(f"cut short or broken: {number:,} {what}, and room for {room:,}")
+        return number
+
+    def metadata(self, number: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        # An entry is a length, a type and a value at least.
+        for _ in range(self.count(number, 8 + 4 + 1, "metadata entries")):
+            key = self.text("a metadata key")
+            if key in found:
+                raise ValueError(f"metadata key {key!r} stands there twice")
+            found[key] = self.value(key, self.number(4, f"the type of {key}"))
+        return found
+
+    def value(self, key: str, kind: int) -> Any:
+        if kind == ARRAY:
+            return self.array(key)
+        if kind == STRING:
+            return self.text(key)
+        return self.numbers(key, kind, 1)[0]
+
+    def array(self, key: str) -> list[Any]:
+        kind = self.number(4, f"the element type of {key}")
+        length = self.number(8, f"the length of {key}")
+        if kind == ARRAY:
+            raise ValueError(f"{key} is an array of arrays; arrays of numbers or strings are known")
+        if length > MAX_ELEMENTS:
+            raise ValueError(f"{key} has {length:,} elements; at most {MAX_ELEMENTS:,} are read")
+        if kind != STRING:
+            return self.numbers(key, kind, length)
+        return self.strings(key, self.count(length, 8, f"strings in {key}"))
+
+    def numbers(self, key: str, kind: int, length: int) -> list[Any]:
+        if kind == BOOL:
+            flags = self.numbers(key, 0, length)
+            if not {0, 1}.issuperset(flags):
+                raise ValueError(f"{key} is a truth value of {max(flags)}; 0 and 1 are known")
+            return [flag == 1 for flag in flags]
+        if kind not in SCALARS:
+            raise ValueError(f"{key} has the value type {kind}; 0 to 12 are known")
+        dtype = SCALARS[kind]
+        begin = self.take(length * dtype.itemsize, key)
+        values: list[Any] = np.frombuffer(self.content, dtype, length, begin).tolist()
+        return values
+
+    def strings(self, key: str, length: int) -> list[str]:
+        """`text`, `length` times over, written out: a vocabulary has 262,144 of them."""
+        content, at, found = self.content, self.at, []
+        length_at = struct.Struct("<Q").unpack_from
+        try:
+            for _ in range(length):
+                begin = at + 8
+                at = begin + length_at(content, at)[0]
+                found.append(content[begin:at].decode("utf-8"))
+        except (struct.error, OverflowError, UnicodeDecodeError):
+            at = sys.maxsize
+        if at <= min(len(content), MAX_HEADER_BYTES):
+            self.at = at
+            return found
+        # Something is wrong: `text` says what, and where.
+        return [self.text(f"a string of {key}") for _ in range(length)]
+
+    def records(self, number: int) -> dict[str, tuple[tuple[int, ...], int, int]]:
+        """Shape (rows first), type number and offset of each tensor."""
+        found = {}
+        # A record is a length, a number of dimensions, one of them, a type and an offset at least.
+        for _ in range(self.count(number, 8 + 4 + 8 + 4 + 8, "tensors")):
+            name = self.text("a tensor name")
+            if name in found:
+                raise ValueError(f"tensor {name!r} stands there twice")
+            dimensions = self.number(4, f"the number of dimensions of {name}")
+            if not 1 <= dimensions <= MAX_DIMENSIONS:
+                raise ValueError(
+                    f"{name} has {dimensions:,} dimensions; 1 to {MAX_DIMENSIONS} are possible"
+                )
+            # GGUF names the axis first along which values are neighbours.
+            sizes = [self.number(8, f"the shape of {name}") for _ in range(dimensions)]
+            kind = self.number(4, f"the type of {name}")
+            found[name] = (tuple(sizes[::-1]), kind, self.number(8, f"the offset of {name}"))
+        return found
+
+
+def _tensors(
+    data: Array,
+    records: dict[str, tuple[tuple[int, ...], int, int]],
+    header_end: int,
+    alignment: int,
+) -> dict[str, GGUFTensor]:
+    """Find each tensor's bytes. They must follow each other, padded, as llama.cpp demands too."""
+    begin, expected = -(-header_end // alignment) * alignment, 0
+    found = {}
+    for name, (shape, number, offset) in records.items():
+        try:
+            kind, values, size = block_of(number)
+        except ValueError as error:
+            raise ValueError(f"{name} has the {error}") from None
+        if min(shape) < 1 or shape[-1] % values:
+            raise ValueError(
+                f"{name} is {list(shape)}; {kind} needs rows of a multiple of {values} values, and "
+                "sizes from 1"
+            )
+        row_bytes = shape[-1] // values * size
+        num_bytes = math.prod(shape[:-1]) * row_bytes
+        if offset != expected:
+            raise ValueError(f"{name} begins at offset {offset:,}; {expected:,} is next")
+        if begin + offset + num_bytes > len(data):
+            raise ValueError(
+                f"cut short or broken: {name} {list(shape)} needs {num_bytes:,} bytes at "
+                f"{begin + offset:,}, the file has {len(data):,} in all"
+            )
+        part = data[begin + offset : begin + offset + num_bytes]
+        found[name] = GGUFTensor(kind, shape, part.reshape(-1, row_bytes))
+        expected = -(-(offset + num_bytes) // alignment) * alignment
+    return found
