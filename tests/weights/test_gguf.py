@@ -89,7 +89,9 @@ def test_l04_q_uses_the_heads_and_k_the_kv_heads(tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_values_equal_gguf_dequantize(tmp_path, tied, monkeypatch):
-    monkeypatch.setattr("minillm.weights.gguf_tensor.CHUNK_VALUES", 7 * WIDTH)  # several uneven chunks
+    monkeypatch.setattr(
+        "minillm.weights.gguf_tensor.CHUNK_VALUES", 7 * WIDTH
+    )  # several uneven chunks
     types = {name: kind for name, kind in TYPES.items() if not tied or name != "output.weight"}
     folder, values = converted(tmp_path, tiny_tensors(tied=tied), types=types)
     weights = {name: tensor.numpy() for name, tensor in open_weights(folder).items()}
