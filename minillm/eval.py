@@ -112,10 +112,11 @@ def read(
     """
     config = llm.config
     ids = torch.tensor(llm.tokenizer.encode(text) if isinstance(text, str) else list(text))
-    if len(ids) and not 0 <= ids.min() <= ids.max() < config.vocab_size:
+    whole = ids.dtype == torch.int64
+    if len(ids) and not (whole and 0 <= ids.min() <= ids.max() < config.vocab_size):
         raise ValueError(
-            f"the token ids go from {ids.min()} to {ids.max()}; allowed are 0 to "
-            f"{config.vocab_size - 1}"
+            f"the token ids go from {ids.min()} to {ids.max()}; allowed are whole numbers from 0 "
+            f"to {config.vocab_size - 1}"
         )
     parts = windows(len(ids), *window_shape(config, context, stride))
     return _read(llm, ids.to(llm.device), parts)
@@ -245,7 +246,7 @@ def compare(reference: Iterable[Reading], other: Iterable[Reading]) -> Divergenc
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL(P ‖ Q) of each row, in nats: (n, V) log-probabilities → (n,), float64 on the CPU."""
-    terms = log_p.exp() * (log_p - log_q)
+    terms = log_p.exp().mul_(log_p - log_q)
     # Rounding may leave a row of equal distributions at -1e-7.
     return terms.sum(dim=-1).cpu().double().clamp(min=0)
 

@@ -1,13 +1,14 @@
 """Perplexity and KL divergence: by hand, against a plain transformers loop, and what is refused."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minillm import LLM
+from minillm import LLM, Tokenizer
 from minillm.eval import (
     LOGITS_AT_A_TIME,
     Perplexity,
@@ -138,6 +139,13 @@ def test_equals_a_plain_transformers_loop(llm, peer, context, stride, record_pro
     )
 
 
+def test_a_token_that_the_tokenizer_puts_first_is_not_scored(llm):
+    """With it the first token of the text has something to be predicted from."""
+    with_bos = Tokenizer(replace(llm.tokenizer.data, prefix=(1,)))
+    (found,) = read(LLM(llm.model, with_bos), "The sea")
+    assert found.targets.tolist() == llm.tokenizer.encode("The sea")
+
+
 def test_windowed_layers_make_the_context_unlimited(llm, smollm2):
     windowed = LLM.from_pretrained(smollm2, device="cpu", dtype="float32", window=8)
     ids = llm.tokenizer.encode(TEXT)
@@ -191,7 +199,8 @@ def test_logits_stay_small():
         ("one two", {"context": 4, "stride": 5}, "stride is 5"),
         ("one two", {"stride": 0}, "stride is 0"),
         ("one two", {"context": 8_193}, "context is 8193; the model's holds 8192"),
-        ([1, 49_152], {}, "from 1 to 49152; allowed are 0 to 49151"),
+        ([1, 49_152], {}, "from 1 to 49152; allowed are whole numbers from 0 to 49151"),
+        ([1.5, 2.5], {}, "from 1.5 to 2.5; allowed are whole numbers"),
         ([-1, 1], {}, "from -1 to 1"),
     ],
 )
