@@ -43,8 +43,8 @@ class AddedVocabulary:
         self._forms = forms
         self._special = {token.content for token in tokens if token.special}
         self._raw = {token.content: token for token in tokens if not token.normalized}
-        self._normalized = {self._normalize(t.content): t for t in tokens if t.normalized}
-        self._find_raw, self._find_normalized = _finder(self._raw), _finder(self._normalized)
+        self._normalized = {self.normalize(t.content): t for t in tokens if t.normalized}
+        self._find_raw, self._find_normalized = _Finder(self._raw), _Finder(self._normalized)
 
     def split(
         self, text: str, allowed_special: Literal["none", "all"] | Collection[str]
@@ -65,10 +65,11 @@ class AddedVocabulary:
             if token_id is not None:
                 yield part, token_id
             else:
-                part = self._normalize(part)
+                part = self.normalize(part)
                 yield from _cut(part, self._normalized, self._find_normalized, allowed)
 
-    def _normalize(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
+        """The text as the normalizer leaves it."""
         for form in self._forms:
             text = _MANY_MARKS.sub(_in_order, text)
             text = unicodedata.normalize(form, text)  # type: ignore[arg-type]
@@ -81,18 +82,39 @@ def _in_order(marks: regex.Match[str]) -> str:
     return marks[0] if 0 in classes else "".join(sorted(marks[0], key=unicodedata.combining))
 
 
-def _finder(tokens: Collection[str]) -> re.Pattern[str]:
-    # Of two tokens that begin at the same place the longer one counts. (?!) never matches.
-    longest_first = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+class _Finder:
+    """Finds tokens in a text, where two begin at the same place the longer one.
+
+    A vocabulary may have thousands of them (Gemma 3 has 6,242 that begin with `<unused`), which an
+    alternation would try one after the other. So only their first characters and lengths are.
+    """
+
+    def __init__(self, tokens: Collection[str]) -> None:
+        self._tokens = frozenset(tokens) - {""}
+        self._lengths: dict[str, list[int]] = {}
+        for first, length in sorted({(token[0], len(token)) for token in self._tokens}):
+            self._lengths.setdefault(first, []).insert(0, length)
+        firsts = "|".join(map(re.escape, self._lengths))
+        self._first = re.compile(firsts or "(?!)")  # (?!) never matches
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where they stand, in order and apart from each other."""
+        place = 0
+        while found := self._first.search(text, place):
+            start = found.start()
+            lengths = self._lengths[found[0]]
+            length = next((n for n in lengths if text[start : start + n] in self._tokens), 0)
+            if length:
+                yield start, start + length
+            place = start + max(length, 1)
 
 
 def _cut(
-    text: str, tokens: dict[str, AddedToken], finder: re.Pattern[str], allowed: Collection[str]
+    text: str, tokens: dict[str, AddedToken], finder: _Finder, allowed: Collection[str]
 ) -> Iterator[tuple[str, int | None]]:
     end = 0
-    for match in finder.finditer(text):
-        token, (start, stop) = tokens[match[0]], match.span()
+    for start, stop in finder.spans(text):
+        token = tokens[text[start:stop]]
         if token.special and token.content not in allowed:
             continue
         if token.single_word and (_WORD.match(text[start - 1 : start]) or _WORD.match(text, stop)):

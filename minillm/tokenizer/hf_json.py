@@ -58,13 +58,18 @@ def read(path: str | Path) -> TokenizerData:
         raise ValueError(f"{path}: {error}") from error
 
 
-def write(data: TokenizerData, path: str | Path) -> None:
-    """Write a tokenizer.json that `tokenizers` reads back, whole or not at all."""
+def as_document(data: TokenizerData) -> dict[str, Any]:
+    """The contents of a tokenizer.json that `tokenizers` reads back."""
     token_of = {index: token for token, index in data.vocab.items()}
     by_rank = sorted(data.merges, key=lambda pair: data.merges[pair])
     merges = [[token_of[left], token_of[right]] for left, right in by_rank]
     model = {**data.rest["model"], "vocab": data.vocab, "merges": merges}
-    text = json.dumps({**data.rest, "model": model}, ensure_ascii=False, indent=2)
+    return {**data.rest, "model": model}
+
+
+def write(document: Mapping[str, Any], path: str | Path) -> None:
+    """Write a tokenizer.json, whole or not at all."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
     partly = Path(path).with_name(f".{Path(path).name}.{os.getpid()}")
     try:
         partly.write_text(text, encoding="utf-8")
@@ -113,8 +118,8 @@ def parse(document: Mapping[str, Any]) -> TokenizerData:
         if model.get(key):
             needed = "null or false, as in byte-level BPE"
             raise ValueError(f"model.{key} is {show(model[key])}, not supported; allowed: {needed}")
-    vocab = _vocab(model)
-    added = _added(document, vocab)
+    vocab = read_vocab(model)
+    added = read_added(document, vocab)
     byte_ids = tuple(map(vocab.get, _SPELLING.values()))
     lost_bytes = bytes(byte for byte, index in enumerate(byte_ids) if index is None)
     if model.get("unk_token") is not None and lost_bytes:
@@ -163,7 +168,8 @@ def _check_token(where: str, token: str, index: object) -> None:
         raise ValueError(f"{where}: {show(token)} holds half a surrogate pair") from None
 
 
-def _vocab(model: Mapping[str, Any]) -> dict[str, int]:
+def read_vocab(model: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of `model.vocab` with their ids, no two of them equal."""
     vocab: dict[str, int] = field(model, "model", "vocab", dict)
     token_of: dict[int, str] = {}
     for token, index in vocab.items():
@@ -173,7 +179,8 @@ def _vocab(model: Mapping[str, Any]) -> dict[str, int]:
     return vocab
 
 
-def _added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[AddedToken, ...]:
+def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[AddedToken, ...]:
+    """The entries of `added_tokens`; what they and the vocabulary both have, has one id."""
     token_of = {index: token for token, index in vocab.items()}
     added: dict[str, AddedToken] = {}
     for i, entry in enumerate(field(document, "", "added_tokens", list, [])):
@@ -191,10 +198,9 @@ def _added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[Added
     return tuple(added.values())
 
 
-def _merges(
-    model: Mapping[str, Any], vocab: Mapping[str, int], added: set[str]
-) -> dict[tuple[int, int], tuple[int, int]]:
-    merges = {}
+def read_merges(model: Mapping[str, Any], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The pairs of `model.merges` in their order; they and what they become are tokens."""
+    merges = []
     for rank, merge in enumerate(field(model, "model", "merges", list)):
         if isinstance(merge, str) and merge.startswith("#version"):
             continue
@@ -202,17 +208,28 @@ def _merges(
         pair = merge.split(" ") if isinstance(merge, str) else merge
         try:
             left, right = pair if isinstance(pair, list) else []
-            key = vocab[left], vocab[right]
-            merges[key] = (rank, vocab[left + right])
+            for token in (left, right, left + right):
+                vocab[token]
         except KeyError as error:
             lacking = f"{show(error.args[0])} is not in model.vocab"
             raise ValueError(f"model.merges[{rank}] is {show(merge)}, but {lacking}") from None
         except (TypeError, ValueError):
             needed = "a pair of tokens is needed, ['a', 'b'] or 'a b'"
             raise ValueError(f"model.merges[{rank}] is {show(merge)}; {needed}") from None
-    if not merges and not model.get("ignore_merges"):
+        merges.append((left, right))
+    return merges
+
+
+def _merges(
+    model: Mapping[str, Any], vocab: Mapping[str, int], added: set[str]
+) -> dict[tuple[int, int], tuple[int, int]]:
+    pairs = read_merges(model, vocab)
+    if not pairs and not model.get("ignore_merges"):
         # Every text would fall to single bytes, and still come back whole from a round trip.
         for token in vocab.keys() - added:
             if len(token) > 1 and _BYTES.keys() >= set(token):
                 raise ValueError(f"model.merges is empty, yet model.vocab has {show(token)}")
-    return merges
+    return {
+        (vocab[left], vocab[right]): (rank, vocab[left + right])
+        for rank, (left, right) in enumerate(pairs)
+    }

@@ -1,30 +1,37 @@
 """The tokens that a tokenizer knows: id, spelling and bytes of each one."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from minillm.tokenizer import hf_json
+from minillm.tokenizer.added import AddedToken
 from minillm.tokenizer.checks import look_up
 from minillm.tokenizer.hf_json import TokenizerData
 
 
-class Vocabulary:
-    """Looks tokens up, and writes them to a file. `Tokenizer` adds text to ids and back."""
+class TokenTable:
+    """Looks tokens up. Both kinds of tokenizer add text to ids and back.
 
-    def __init__(self, data: TokenizerData) -> None:
-        self.data = data
-        self.special_tokens = {token.content: token.id for token in data.added if token.special}
-        self._ids = data.vocab | {token.content: token.id for token in data.added}
+    vocab: token, as the vocabulary spells it, to id. added: the added tokens.
+    token_bytes: id to the bytes that the token stands for, added tokens included.
+    """
+
+    def __init__(
+        self,
+        vocab: Mapping[str, int],
+        added: Sequence[AddedToken],
+        token_bytes: Mapping[int, bytes],
+    ) -> None:
+        self.special_tokens = {token.content: token.id for token in added if token.special}
+        self._ids = {**vocab, **{token.content: token.id for token in added}}
         self._tokens = {index: token for token, index in self._ids.items()}
+        self._token_bytes = token_bytes
         self.vocab_size = len(self._tokens)
 
     def ids_without_token(self, size: int) -> list[int]:
         """The ids below `size` that no token has: many models round their vocabulary up."""
         return [index for index in range(size) if index not in self._tokens]
-
-    def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json, which the `tokenizers` library reads as well."""
-        hf_json.write(self.data, path)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token by itself, for display: part of a character shows as U+FFFD."""
@@ -32,7 +39,7 @@ class Vocabulary:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for; ValueError for an unknown id."""
-        return look_up(self.data.token_bytes, token_id)
+        return look_up(self._token_bytes, token_id)
 
     def id_to_token(self, token_id: int) -> str:
         """A token as the vocabulary spells it (`Ġthe` for " the"); ValueError for an unknown id."""
@@ -41,3 +48,33 @@ class Vocabulary:
     def token_to_id(self, token: str) -> int | None:
         """Id of a token as the vocabulary spells it, or None."""
         return self._ids.get(token)
+
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        allowed_special: Literal["none", "all"] | Collection[str] = "none",
+        strict: bool = False,
+    ) -> list[int]:
+        """Token ids of a text."""
+        raise NotImplementedError
+
+    def encode_part(self, text: str, *, first: bool) -> list[int]:
+        """Token ids of one of the ordinary parts that `added.split` cuts a text into.
+
+        No special token is looked for in it. first: nothing comes before it in the text.
+        """
+        return self.encode(text, add_special_tokens=False)
+
+
+class Vocabulary(TokenTable):
+    """The table of byte-level tokens, and how they are written to a file."""
+
+    def __init__(self, data: TokenizerData) -> None:
+        super().__init__(data.vocab, data.added, data.token_bytes)
+        self.data = data
+
+    def save(self, path: str | Path) -> None:
+        """Write a tokenizer.json, which the `tokenizers` library reads as well."""
+        hf_json.write(hf_json.as_document(self.data), path)
