@@ -253,4 +253,6 @@ def _tensors(
         part = data[begin + offset : begin + offset + num_bytes]
         found[name] = GGUFTensor(kind, shape, part.reshape(-1, row_bytes))
         expected = -(-(offset + num_bytes) // alignment) * alignment
+    if (spare := len(data) - begin - expected) > 0:
+        raise ValueError(f"broken: {spare:,} bytes more than its tensors take")
     return found

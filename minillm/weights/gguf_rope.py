@@ -99,9 +99,10 @@ def _yarn(metadata: Metadata, base: dict[str, Any], factors: Mapping[str, Array]
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": _trained_length(metadata),
-        "beta_fast": metadata.decimal("rope.scaling.yarn_beta_fast", 32.0),
-        "beta_slow": metadata.decimal("rope.scaling.yarn_beta_slow", 1.0),
     }
+    for key in ("beta_fast", "beta_slow"):
+        if metadata.get(f"rope.scaling.yarn_{key}") is not None:
+            found[key] = metadata.decimal(f"rope.scaling.yarn_{key}")
     # The converter writes Hugging Face's attention_factor, the whole product, as yarn_attn_factor.
     if metadata.get("rope.scaling.yarn_attn_factor") is not None:
         found["attention_factor"] = metadata.decimal("rope.scaling.yarn_attn_factor")
