@@ -111,10 +111,10 @@ class RopeConfig:
         _check_flag("truncate", self.truncate)
 
     @property
-    def depends_on_length(self) -> bool:
-        """Whether a token's angle depends on how long the text is, not on its position alone."""
+    def switch_length(self) -> int | None:
+        """The length past which "longrope" turns every token of a text by its other table."""
         switches = self.rope_type == "longrope" and self.short_factor != self.long_factor
-        return switches or self.rope_type == "dynamic"
+        return self.original_max_position_embeddings if switches else None
 
     @property
     def attention_scale(self) -> float:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, Literal, cast, overload
 import torch
 from torch import Tensor
 
-from minillm.config import ModelConfig, read_json
+from minillm.config import ModelConfig
 from minillm.families import read_config
 from minillm.generate import Request, decode, prefill
 from minillm.kv_cache import new_cache
@@ -21,7 +20,7 @@ from minillm.sampling import SamplingParams
 from minillm.tokenizer import ChatTemplate, StopStrings, Tokenizer
 from minillm.weights.load import load_transformer
 from minillm.weights.pull import resolve
-from minillm.weights.safetensors import open_weights
+from minillm.weights.source import ModelSource, open_source
 
 DTYPES = {
     "float32": torch.float32,
@@ -149,8 +148,9 @@ class LLM:
         chat_template: ChatTemplate | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
         name: str = "model",
+        source: ModelSource | None = None,
     ) -> None:
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.source = model, tokenizer, source
         self.config: ModelConfig = model.config
         self.chat_template, self.eos_token_ids, self.name = chat_template, eos_token_ids, name
         self.unused_ids = tokenizer.ids_without_token(self.config.vocab_size)
@@ -166,7 +166,7 @@ class LLM:
         sinks: int = 0,
         global_every: int | None = None,
     ) -> "LLM":
-        """Open a model: a known name ("smollm2"), a folder, or a hub id that was pulled before.
+        """Open a model: a known name ("smollm2"), a folder, a .gguf file, or a hub id once pulled.
 
         device: "auto" takes CUDA, else Apple's MPS, else the CPU.
         dtype: "float32", "bfloat16", "float16"; "auto" is float32 on a CPU, where 16-bit matrix
@@ -178,38 +178,40 @@ class LLM:
         """
         if window is None and (sinks or global_every):
             raise ValueError("sinks and global_every need a window")
-        folder = resolve(name_or_path)
+        path = resolve(name_or_path)
         where = _pick_device(device)
         kind = _pick_dtype(dtype, where)
-        settings = read_json(folder / "config.json")
+        source = open_source(path)
         try:
+            settings = source.settings
             config = read_config(settings)
             if window is not None:
                 config = config.with_window(window, sinks=sinks, global_every=global_every)
-            tokenizer = Tokenizer.from_file(folder / "tokenizer.json")
+            tokenizer = source.tokenizer
             if tokenizer.vocab_size > config.vocab_size:
                 raise ValueError(
                     f"the tokenizer has {tokenizer.vocab_size} ids, the model only "
                     f"{config.vocab_size}"
                 )
-            eos = _eos_token_ids(folder, settings, config.vocab_size)
-            chat_template = ChatTemplate.from_folder(folder)
+            eos = _eos_token_ids(source, config.vocab_size)
+            chat_template = source.chat_template
             model = load_transformer(
                 config,
-                open_weights(folder),
+                source.weights,
                 model_type=settings["model_type"],
                 device=where,
                 dtype=kind,
             )
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
-            raise ValueError(f"{folder}: {error!s:.1000}") from error
+            raise ValueError(f"{path}: {error!s:.1000}") from error
         return cls(
             model,
             tokenizer,
             chat_template=chat_template,
             eos_token_ids=eos,
             name=Path(name_or_path).name,
+            source=source,
         )
 
     @property
@@ -279,19 +281,26 @@ class LLM:
         job = self._job(prompt, params or SamplingParams())
         return TextStream(job.output, (piece for _, piece in self._run([job]) if piece))
 
-    def chat(self, messages: Messages, params: SamplingParams | None = None) -> GenerationOutput:
-        """Answer a conversation: [{"role": "user", "content": "…"}, …], by the chat template."""
-        return self._collect([self._job(self.chat_ids(messages), params or SamplingParams())])[0]
+    def chat(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Any
+    ) -> GenerationOutput:
+        """Answer a conversation: [{"role": "user", "content": "…"}, …], by the chat template.
 
-    def stream_chat(self, messages: Messages, params: SamplingParams | None = None) -> TextStream:
-        """Answer a conversation, streaming."""
-        return self.stream(self.chat_ids(messages), params)
+        options: as of `ChatTemplate.encode`: tools, documents, what else the template asks for.
+        """
+        return self.generate(self.chat_ids(messages, **options), params)
 
-    def chat_ids(self, messages: Messages) -> list[int]:
+    def stream_chat(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Any
+    ) -> TextStream:
+        """Answer a conversation, streaming; arguments as of `chat`."""
+        return self.stream(self.chat_ids(messages, **options), params)
+
+    def chat_ids(self, messages: Messages, **options: Any) -> list[int]:
         """Token ids of a conversation, up to where the model's answer begins."""
         if self.chat_template is None:
             raise ValueError(f"{self.name} has no chat template; use generate or stream")
-        return self.chat_template.encode(self.tokenizer, messages)
+        return self.chat_template.encode(self.tokenizer, messages, **options)
 
     def __repr__(self) -> str:
         millions = self.config.num_parameters() / 1e6
@@ -339,23 +348,28 @@ class LLM:
 
     def _run(self, jobs: list[_Job]) -> Generator[tuple[_Job, str], None, None]:
         """Prefill and decode a batch; yield (job, new text) after every token."""
-        if not jobs:
-            return
         started = time.perf_counter()
-        requests = [job.request for job in jobs]
-        capacity = max(len(r.prompt_ids) + r.params.max_new_tokens - 1 for r in requests)
-        cache = self.new_cache(len(jobs), capacity)
-        for job in jobs:
-            job.output.stats.cache_bytes = cache.nbytes // len(jobs)
-        prompts = [request.prompt_ids for request in requests]
-        logits = prefill(self.model, prompts, cache, self.chunk_size(len(jobs)))
+        last_time = {id(job.request): started for job in jobs}
         job_of = {id(job.request): job for job in jobs}
-        last_time = {id(request): started for request in requests}
-        for request, token in decode(self.model, cache, logits, requests):
-            now = time.perf_counter()
-            piece = job_of[id(request)].push(token, now - last_time[id(request)])
-            last_time[id(request)] = now
-            yield job_of[id(request)], piece
+        ropes = [layer.rope for layer in self.config.layers if layer.rope]
+        switch = next((r.switch_length for r in ropes if r.switch_length), None)
+        while requests := [job.request for job in jobs if job.request.finish_reason is None]:
+            capacity = max(len(r.prompt_ids) + r.params.max_new_tokens - 1 for r in requests)
+            cache = self.new_cache(len(requests), capacity)
+            for request in requests:
+                job_of[id(request)].output.stats.cache_bytes = cache.nbytes // len(requests)
+            texts = [request.prompt_ids + request.token_ids for request in requests]
+            logits = prefill(self.model, texts, cache, self.chunk_size(len(requests)))
+            for request, token in decode(self.model, cache, logits, requests):
+                now = time.perf_counter()
+                piece = job_of[id(request)].push(token, now - last_time[id(request)])
+                last_time[id(request)] = now
+                yield job_of[id(request)], piece
+                if switch and request is requests[-1]:  # the last one of a step
+                    requests = [r for r in requests if r.finish_reason is None]
+                    lengths = [len(r.prompt_ids) + len(r.token_ids) for r in requests]
+                    if switch + 1 in lengths:
+                        break  # from here on all keys are turned otherwise: read the text again
 
 
 def _is_batch(prompt: Prompt | Batch) -> bool:
@@ -394,11 +408,9 @@ def _pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     return DTYPES[str(dtype)]
 
 
-def _eos_token_ids(folder: Path, settings: dict[str, Any], vocab_size: int) -> frozenset[int]:
+def _eos_token_ids(source: ModelSource, vocab_size: int) -> frozenset[int]:
     """End tokens: eos_token_id (one or a list) of generation_config.json, else of config.json."""
-    found = settings.get("eos_token_id")
-    with suppress(FileNotFoundError):
-        found = read_json(folder / "generation_config.json").get("eos_token_id", found)
+    found = source.generation.get("eos_token_id", source.settings.get("eos_token_id"))
     ids = found if isinstance(found, list) else [] if found is None else [found]
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab_size:

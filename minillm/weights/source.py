@@ -1,0 +1,140 @@
+"""Where a model comes from: a Hugging Face folder or a GGUF file, read part by part."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from minillm.config import read_json
+from minillm.tokenizer import ChatTemplate, Tokenizer
+from minillm.tokenizer.hf_json import parse
+from minillm.weights.gguf import GGUFModel, open_gguf
+from minillm.weights.load import StoredTensor
+from minillm.weights.safetensors import open_tensors
+
+
+class ModelSource(ABC):
+    """The parts of a model, each read when it is first asked for.
+
+    path: the folder or file. Every part raises ValueError, naming the file, where it is damaged or
+    not supported, and FileNotFoundError where it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Contents of config.json."""
+
+    @property
+    @abstractmethod
+    def generation(self) -> dict[str, Any]:
+        """Contents of generation_config.json, which may be empty."""
+
+    @property
+    @abstractmethod
+    def tokenizer_config(self) -> dict[str, Any]:
+        """Contents of tokenizer_config.json, which may be empty."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids and back."""
+
+    @property
+    @abstractmethod
+    def chat_template(self) -> ChatTemplate | None:
+        """Conversations to text, where the model has a template."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Mapping[str, StoredTensor | Tensor]:
+        """The tensors, by their names in a Hugging Face checkpoint."""
+
+
+class FolderSource(ModelSource):
+    """A folder as transformers writes it."""
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """config.json."""
+        return read_json(self.path / "config.json")
+
+    @cached_property
+    def generation(self) -> dict[str, Any]:
+        """generation_config.json, if there is one."""
+        return self._optional("generation_config.json")
+
+    @cached_property
+    def tokenizer_config(self) -> dict[str, Any]:
+        """tokenizer_config.json, if there is one."""
+        return self._optional("tokenizer_config.json")
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """tokenizer.json."""
+        return Tokenizer.from_file(self.path / "tokenizer.json")
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """chat_template.jinja, or that of tokenizer_config.json."""
+        return ChatTemplate.from_folder(self.path)
+
+    @cached_property
+    def weights(self) -> Mapping[str, StoredTensor | Tensor]:
+        """The safetensors files."""
+        return open_tensors(self.path)
+
+    def _optional(self, name: str) -> dict[str, Any]:
+        with suppress(FileNotFoundError):
+            return read_json(self.path / name)
+        return {}
+
+
+class GGUFSource(ModelSource):
+    """A GGUF file, translated to what a folder would hold."""
+
+    @cached_property
+    def _model(self) -> GGUFModel:
+        return open_gguf(self.path)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """From the metadata of the architecture."""
+        return self._model.settings
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """From the ids of the special tokens."""
+        return self._model.generation
+
+    @property
+    def tokenizer_config(self) -> dict[str, Any]:
+        """From the metadata of the tokenizer."""
+        return self._model.tokenizer_config
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """From tokens, merges and scores."""
+        return Tokenizer(parse(self._model.tokenizer))
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """tokenizer.chat_template."""
+        return ChatTemplate.from_config(self.tokenizer_config)
+
+    @property
+    def weights(self) -> Mapping[str, StoredTensor | Tensor]:
+        """The tensors, dequantized when they are placed."""
+        return self._model.tensors
+
+
+def open_source(path: Path) -> ModelSource:
+    """The parts of the model in this folder or .gguf file."""
+    return GGUFSource(path) if path.is_file() else FolderSource(path)
