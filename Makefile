@@ -3,7 +3,7 @@
 
 PYTHON ?=
 ARGS ?=
-N ?= 2000
+N ?= 5000
 PROMPT ?= What is the capital of France?
 
 BIN := .venv/bin
@@ -22,7 +22,7 @@ unexport PROMPT
 LAB_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder check format fuzz clean
+.PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder parity check format fuzz clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,9 @@ test-browser: setup ## each notebook in JupyterLab in headless Chromium, which i
 test-binder: setup ## Binder's environment from its own files, and the notebooks in it (minutes)
 	@$(BIN)/python -m pytest -m binder tests/packaging/test_binder.py $(ARGS)
 
+parity: setup ## the table of differences from transformers, family by family (minutes)
+	@$(BIN)/python tools/parity.py $(ARGS)
+
 check: env ## ruff, mypy and the notebook check (under a minute)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -69,7 +72,7 @@ format: env ## put code and notebooks into the project's format
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-fuzz: setup ## load N damaged model folders: make fuzz N=2000
+fuzz: setup ## load N damaged models, which takes minutes: make fuzz N=5000
 	@MINILLM_FUZZ_N=$(N) $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
 
 clean: ## remove .venv and everything that was built (the model stays in its cache)

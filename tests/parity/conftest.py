@@ -8,9 +8,8 @@ from torch import Tensor
 
 from minillm.model import Transformer
 from tests.parity import measure
+from tests.parity.measure import LENGTH
 from tests.parity.models import CASES, Case, saved, theirs, token_ids
-
-LENGTH = 40  # past the window of 9 and the original RoPE length of 16
 
 
 class Pair(NamedTuple):

@@ -119,7 +119,8 @@ CASES: dict[str, Case] = {
     **_cases(
         "SmolLM3",
         "SmolLM3",
-        smollm3={"num_hidden_layers": 5, "no_rope_layer_interval": 2},
+        smollm3={"num_hidden_layers": 5},
+        smollm3_interval={"no_rope_layer_interval": 2},
         smollm3_list={"no_rope_layers": [0, 1, 0], "tie_word_embeddings": False},
         smollm3_window={
             "num_hidden_layers": 4,
@@ -154,7 +155,9 @@ CASES: dict[str, Case] = {
     **_cases(
         "Gemma 3",
         "Gemma3",
-        gemma3=GEMMA,
+        gemma3=GEMMA
+        | {"num_hidden_layers": 7, "sliding_window_pattern": 6, "query_pre_attn_scalar": 16},
+        gemma3_scaled=GEMMA,
         gemma3_linear=GEMMA
         | {
             "rope_parameters": {
@@ -162,7 +165,6 @@ CASES: dict[str, Case] = {
                 "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
             }
         },
-        gemma3_pattern_6=GEMMA | {"num_hidden_layers": 7, "sliding_window_pattern": 6},
         gemma3_untied=GEMMA | {"tie_word_embeddings": False, "attention_bias": True},
     ),
     **_cases(

@@ -4,6 +4,8 @@ transformers writes each checkpoint, and both sides read the same folder. The to
 to the largest logit, in float32.
 """
 
+from contextlib import suppress
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ from minillm.sampling import SamplingParams
 from tests.parity import measure
 from tests.parity.conftest import pair_of
 from tests.parity.measure import difference
-from tests.parity.models import CASES, TRAINED, WINDOW
+from tests.parity.models import CASES, FAMILIES, TRAINED, WINDOW
 
 TOLERANCE = 1e-5
 MORE = torch.tensor([[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]])
@@ -45,6 +47,24 @@ def test_chunked_prefill(pair, chunk_size):
     cache = new_cache(pair.ours.config, *pair.ids.shape)
     found = prefill(pair.ours, pair.ids.tolist(), cache, chunk_size)
     assert difference(found, pair.expected[:, -1]) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bfloat16_is_as_near_as_transformers_own(name):
+    found = measure.measured(name, torch.bfloat16)
+    assert not found.out_of_bounds, found
+
+
+def test_gguf_of_every_family():
+    """The same model out of a GGUF file, wherever such a file can say what it is."""
+    families = set()
+    for name, case in CASES.items():
+        with suppress(measure.NotInGGUFError):
+            model, pair = measure.ours_of_gguf(name, torch.float32), pair_of(name)
+            cache = new_cache(model.config, *pair.ids.shape)
+            assert difference(measure.whole(model, pair.ids, cache), pair.expected) < TOLERANCE
+            families.add(case.family)
+    assert families == set(FAMILIES)
 
 
 @pytest.mark.parametrize(("prompt", "length"), [(1, TRAINED), (TRAINED + 1, 40)])
