@@ -107,7 +107,7 @@ def build(root: Path) -> None:
             vocab_size = tokenizers.byte_level(path)
         else:
             vocab_size = tokenizers.sentencepiece(path, prefix=base.tokenizer == "llama")
-        _write_model(folder, base, {**SIZES, "vocab_size": vocab_size, **base.settings})
+        write_model(folder, base, vocab_size)
         _write(folder / "generation_config.json", {"eos_token_id": [vocab_size - 1]})
         described: dict[str, Any] = {"bos_token": "<|im_start|>"}
         described["eos_token"] = {"content": "<|im_end|>"}
@@ -118,11 +118,14 @@ def build(root: Path) -> None:
         _write(folder / "tokenizer_config.json", described)
 
 
-def _write_model(folder: Path, base: Base, settings: dict[str, Any]) -> None:
+def write_model(folder: Path, base: Base, vocab_size: int) -> None:
+    """Write config.json and the weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    settings = {key: value for key, value in settings.items() if key != "head_dim" or value}
+    settings = {**SIZES, "vocab_size": vocab_size, **base.settings}
+    if settings["head_dim"] is None:
+        del settings["head_dim"]
     config = AutoConfig.for_model(base.model_type, **settings)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(0)

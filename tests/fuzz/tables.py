@@ -1,6 +1,6 @@
 """The tensors of damaged files, read by the letter of the format and by nothing of minillm.
 
-`Wrong` says what breaks the format: whoever loads such a file has not looked.
+`WrongError` says what breaks the format: whoever loads such a file has not looked.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
 
 
-class Wrong(Exception):
+class WrongError(Exception):
     """A file that breaks its format, or a model that is not what its file says."""
 
 
@@ -27,7 +27,7 @@ class Stored(NamedTuple):
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON in which no key stands twice."""
     if len(dict(pairs)) < len(pairs):
-        raise Wrong(f"a key stands twice among {[key for key, _ in pairs][:5]}")
+        raise WrongError(f"a key stands twice among {[key for key, _ in pairs][:5]}")
     return dict(pairs)
 
 
@@ -41,10 +41,10 @@ def folder_tensors(folder: Path) -> dict[str, Stored]:
     for shard in sorted(set(placed.values())):
         for name, tensor in file_tensors(folder / shard).items():
             if placed.get(name) != shard:
-                raise Wrong(f"{name} is in {shard}, the index says {placed.get(name)}")
+                raise WrongError(f"{name} is in {shard}, the index says {placed.get(name)}")
             found[name] = tensor
     if lacking := placed.keys() - found.keys():
-        raise Wrong(f"the index promises {sorted(lacking)[:3]}, which no shard holds")
+        raise WrongError(f"the index promises {sorted(lacking)[:3]}, which no shard holds")
     return found
 
 
@@ -60,13 +60,13 @@ def file_tensors(path: Path) -> dict[str, Stored]:
         kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         whole = [*shape, begin, end]
         if not all(type(number) is int and number >= 0 for number in whole):
-            raise Wrong(f"{name} has the shape {shape} at {begin} to {end}")
+            raise WrongError(f"{name} has the shape {shape} at {begin} to {end}")
         if kind not in SIZES or end - begin != math.prod(shape) * SIZES[kind]:
-            raise Wrong(f"{name} is {kind} {shape} in {end - begin} bytes")
+            raise WrongError(f"{name} is {kind} {shape} in {end - begin} bytes")
         if begin != expected or start + end > len(content):
-            raise Wrong(f"{name} begins at {begin}, the one before ends at {expected}")
+            raise WrongError(f"{name} begins at {begin}, the one before ends at {expected}")
         expected = end
         found[name] = Stored(kind, tuple(shape), content[start + begin : start + end])
     if start + expected != len(content):
-        raise Wrong(f"{len(content) - start - expected} bytes belong to no tensor")
+        raise WrongError(f"{len(content) - start - expected} bytes belong to no tensor")
     return found

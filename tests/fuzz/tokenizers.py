@@ -10,7 +10,7 @@ TEXTS = ["the theme of the other hand", "hello world, hello there", "1984 and 42
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
 CHARACTERS = "▁etaoinshrdlucmfwygpbvkxqjz0123456789.,:!?'<|>_EH"
 MERGES = ["t h", "th e", "▁ the", "h e", "l l", "he ll", "hell o", "▁ hello", "▁ a", "n d", "▁a nd"]
-MERGES += ["o f", "▁ of", "o ther", "t her", "e r", "th er", "o r", "▁ w", "▁▁ ▁▁", "▁ ▁", "r l"]
+MERGES += ["o f", "▁ of", "e r", "h er", "t her", "o ther", "o r", "▁ w", "▁ ▁", "▁▁ ▁▁", "r l"]
 
 
 def byte_level(path: Path) -> int:
@@ -74,10 +74,40 @@ def sentencepiece(path: Path, *, prefix: bool) -> int:
 def sentencepiece_vocabulary() -> tuple[list[str], list[list[str]]]:
     """Tokens by id, and merges: controls, bytes, characters, what the merges make."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *CHARACTERS]
-    merges = []
-    for merge in MERGES:
-        left, right = merge.split(" ")
-        if {left, right} <= set(tokens) and left + right not in tokens:
-            tokens.append(left + right)
-            merges.append([left, right])
+    made = dict.fromkeys(merge.replace(" ", "") for merge in MERGES)
+    known = {*tokens, *made}
+    # Every way to make a token, as when such a tokenizer.json is written from scores.
+    merges = [
+        [token[:cut], token[cut:]]
+        for token in made
+        for cut in range(1, len(token))
+        if {token[:cut], token[cut:]} <= known
+    ]
+    tokens += made
     return [*tokens, *SPECIAL], merges
+
+
+def gguf_tokens(kind: str, folder: Path) -> dict[str, Any]:
+    """The lists of a GGUF file for one of the two tokenizers ("gpt2" or "llama").
+
+    Token types: 1 normal, 2 unknown, 3 control, 6 byte.
+    """
+    if kind == "gpt2":
+        byte_level(folder / "tokenizer.json")
+        document = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        vocab = document["model"]["vocab"]
+        vocab |= {entry["content"]: entry["id"] for entry in document["added_tokens"]}
+        tokens = sorted(vocab, key=lambda token: vocab[token])
+        merges = [" ".join(merge) for merge in document["model"]["merges"]]
+        types = [3 if token in SPECIAL else 1 for token in tokens]
+        ends = {"bos": vocab["<|im_start|>"], "eos": vocab["<|im_end|>"]}
+        return {"tokens": tokens, "types": types, "merges": merges, **ends}
+    tokens, pairs = sentencepiece_vocabulary()
+    rank = {left + right: float(-i) for i, (left, right) in enumerate(pairs)}
+    kinds = {"<unk>": 2, **dict.fromkeys(["<s>", "</s>", *SPECIAL], 3)}
+    types = [6 if token.startswith("<0x") else kinds.get(token, 1) for token in tokens]
+    scores = [
+        rank.get(token, -1_000.0 - i) if kind == 1 else 0.0
+        for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
+    ]
+    return {"tokens": tokens, "types": types, "scores": scores, "bos": 1, "eos": 2}

@@ -13,11 +13,14 @@ import json
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +29,14 @@ import transformers
 
 from minillm.llm import LLM
 from minillm.sampling import SamplingParams
-from tests.fuzz import folders
+from tests.fuzz import folders, gguf_models, oracle, oracle_gguf
 from tests.fuzz.damage import mutate
 from tests.fuzz.damage.config import CONFIG_KEYS, ROPE_KEYS
-from tests.fuzz.oracle import explain
-from tests.fuzz.tables import Wrong
+from tests.fuzz.tables import WrongError
 
 MOST_CPU_S = 2.0
 MOST_MEMORY = 200 * 2**20  # bytes; a folder weighs 200 kB
-MOST_WALL_S = 120  # a hang, on however busy a machine
+HANG_CPU_S, HANG_WALL_S = 10.0, 120.0  # the process is given up, and another one goes on
 MOST_CHARACTERS = 2_000  # of a message
 PARAMS = SamplingParams(max_new_tokens=2, ignore_eos=True)
 # A refusal names the file, or the key, tensor or part at fault.
@@ -42,7 +44,8 @@ NAMES = re.compile(
     r"config\.json|tokenizer\.json|tokenizer_config\.json|\.safetensors|chat_template\.jinja|"
     r"chat template|weights do not fit|the logits are|layers are described|RoPE factor|YaRN|"
     r"the tokenizer has \d+ ids|the prompt|added_tokens|model\.|pre_tokenizer|"
-    r"post_processor|normalizer|decoder|no weights|token id|" + "|".join(CONFIG_KEYS + ROPE_KEYS)
+    r"post_processor|normalizer|decoder|no weights|token id|\.gguf|"
+    + "|".join(CONFIG_KEYS + ROPE_KEYS)
 )
 
 
@@ -56,10 +59,16 @@ def judge(model: Path) -> tuple[str, str, LLM | None]:
         if llm.chat_template is not None:
             stage = "chat"
             outputs.append(llm.chat([{"role": "user", "content": "hello"}], PARAMS))
+        assert [len(output.token_ids) for output in outputs] == [2] * len(outputs)
+        assert all(isinstance(output.text, str) for output in outputs)
     except (ValueError, OSError) as error:
         message = str(error)
         if len(message) > MOST_CHARACTERS + len(str(model)):
-            return "fault", f"{stage}: a message of {len(message)} characters: {message[:200]}", None
+            return (
+                "fault",
+                f"{stage}: a message of {len(message)} characters: {message[:200]}",
+                None,
+            )
         if re.search("memory|allocat", message, re.IGNORECASE):
             return "fault", f"{stage}: ran into the memory limit: {message}", None
         if not NAMES.search(message.replace(str(model), "")):
@@ -68,10 +77,25 @@ def judge(model: Path) -> tuple[str, str, LLM | None]:
     except BaseException as error:
         traceback.print_exc()
         return "fault", f"{stage}: {type(error).__name__}: {str(error)[:300]}", None
-    for output in outputs:
-        if len(output.token_ids) != 2 or not isinstance(output.text, str):
-            return "fault", f"{len(output.token_ids)} tokens, text {output.text!r}", None
     return "works", "", llm
+
+
+def build(bases: Path) -> None:
+    """Write every model to damage, each in a folder of its own."""
+    folders.build(bases)
+    gguf_models.build(bases)
+
+
+def model_of(folder: Path, base: str) -> Path:
+    """What is loaded: the folder, or the GGUF file in it."""
+    return folder / "model.gguf" if base in gguf_models.BASES else folder
+
+
+def explain(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> list[str]:
+    """Why a damaged model that loads counts as valid; `WrongError` where it does not."""
+    if base.name in gguf_models.BASES:
+        return oracle_gguf.explain(llm, folder / "model.gguf", base)
+    return oracle.explain(llm, folder, undamaged, base)
 
 
 def mutation(seed: str, number: int, bases: Path, folder: Path) -> tuple[str, list[str], str]:
@@ -88,8 +112,9 @@ def mutation(seed: str, number: int, bases: Path, folder: Path) -> tuple[str, li
 
 def measured(folder: Path, base: Path, undamaged: LLM) -> dict[str, Any]:
     """`judge`, with CPU time and memory: a refusal must be quick and small. Then the oracle."""
+    _forget_peak()
     before, started = _peak_memory(), time.process_time()
-    outcome, how, llm = judge(folder)
+    outcome, how, llm = judge(model_of(folder, base.name))
     seconds, grown = time.process_time() - started, _peak_memory() - before
     if outcome != "fault" and seconds > MOST_CPU_S:
         outcome, how = "fault", f"took {seconds:.1f} s of CPU time ({outcome}: {how})"
@@ -98,7 +123,7 @@ def measured(folder: Path, base: Path, undamaged: LLM) -> dict[str, Any]:
     if outcome == "works" and llm is not None:
         try:
             how = "; ".join(explain(llm, folder, undamaged, base))
-        except Wrong as error:
+        except WrongError as error:
             outcome, how = "fault", f"silently wrong: {error}"
         except Exception as error:
             traceback.print_exc()
@@ -116,6 +141,12 @@ def _peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def _forget_peak() -> None:
+    """Let the peak begin anew at what is held now, where the system can (Linux)."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def limit_memory(more: int) -> None:
     """Make an allocation of `more` bytes fail, even one that would never be touched (Linux)."""
     status = Path("/proc/self/statm")
@@ -127,6 +158,19 @@ def limit_memory(more: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     if most == resource.RLIM_INFINITY or used + more < most:
         resource.setrlimit(resource.RLIMIT_AS, (used + more, most))
+
+
+@contextmanager
+def ending_hangs() -> Iterator[None]:
+    """End the process, with a traceback, when what is done here takes too long."""
+    faulthandler.dump_traceback_later(HANG_WALL_S, exit=True)
+    if hasattr(signal, "setitimer"):
+        faulthandler.register(signal.SIGPROF, chain=True)
+        signal.setitimer(signal.ITIMER_PROF, HANG_CPU_S)
+    yield
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    faulthandler.cancel_dump_traceback_later()
 
 
 def main() -> None:
@@ -145,22 +189,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         bases = arguments.bases or Path(temporary) / "bases"
         if arguments.bases is None:
-            folders.build(bases)
+            build(bases)
         folder = arguments.keep or Path(temporary) / "model"
         undamaged = {}
-        for base in sorted(bases.iterdir()):  # what the first use of everything takes does not count
-            outcome, how, llm = judge(base)
+        # What the first use of everything takes does not count.
+        for base in sorted(bases.iterdir()):
+            _, how, llm = judge(model_of(base, base.name))
             assert llm is not None, f"{base.name}: {how}"
-            explain(llm, base, llm, Path(temporary))
+            nothing = Path(temporary)  # beside it everything has changed, and is compared
+            explain(llm, base, llm, base if base.name in gguf_models.BASES else nothing)
             undamaged[base.name] = llm
         limit_memory(2 * MOST_MEMORY)
         for number in range(arguments.number, arguments.number + arguments.count):
             base_name, kinds, what = mutation(arguments.seed, number, bases, folder)
             report = {"number": number, "kinds": kinds, "what": f"{base_name}: {what}"}
             print(json.dumps(report), flush=True)
-            faulthandler.dump_traceback_later(MOST_WALL_S, exit=True)
-            found = measured(folder, bases / base_name, undamaged[base_name])
-            faulthandler.cancel_dump_traceback_later()
+            with ending_hangs():
+                found = measured(folder, bases / base_name, undamaged[base_name])
             print(json.dumps(report | found), flush=True)
 
 

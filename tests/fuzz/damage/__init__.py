@@ -11,6 +11,8 @@ from pathlib import Path
 
 from tests.fuzz.damage.config import config_value, end_tokens, other_family, rope_value
 from tests.fuzz.damage.files import json_bytes, json_node, whole_file
+from tests.fuzz.damage.gguf_metadata import gguf_template, gguf_tokens, gguf_value
+from tests.fuzz.damage.gguf_tensors import gguf_bytes, gguf_record, gguf_table
 from tests.fuzz.damage.safetensors import (
     cut_weights,
     header_bits,
@@ -46,10 +48,19 @@ FOLDER: dict[Kind, int] = {
     whole_file: 4,
 }
 
+GGUF: dict[Kind, int] = {
+    gguf_value: 10,
+    gguf_tokens: 6,
+    gguf_template: 2,
+    gguf_table: 7,
+    gguf_record: 8,
+    gguf_bytes: 5,
+}
+
 
 def mutate(folder: Path, rng: random.Random) -> tuple[list[str], str]:
     """Damage a model in one way, sometimes in two: the names of the kinds, and what they did."""
-    kinds = FOLDER
+    kinds = GGUF if (folder / "model.gguf").exists() else FOLDER
     times = 2 if rng.random() < 0.15 else 1
     names, done = [], []
     for kind in rng.choices(list(kinds), list(kinds.values()), k=times):

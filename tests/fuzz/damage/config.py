@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 from tests.fuzz.damage.values import HOSTILE, near, read_json, show, write_json
 
@@ -78,7 +79,7 @@ ROPE_KEYS = [
 ]
 ROPE_TYPES = ["default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional"]
 # Values that mean something: each is a model that some program could have written.
-PLAUSIBLE = {
+PLAUSIBLE: dict[str, list[Any]] = {
     "model_type": FAMILIES,
     "hidden_act": ["gelu", "gelu_pytorch_tanh", "relu", "swish", "silu", "SiLU"],
     "hidden_activation": ["gelu", "gelu_pytorch_tanh", "silu", None],
@@ -145,7 +146,11 @@ def rope_value(folder: Path, rng: random.Random) -> str:
     inner = rng.choice(layered) if layered and rng.random() < 0.8 else rope
     for _ in range(rng.choice([1, 1, 2])):
         key = rng.choice(ROPE_KEYS)
-        likely = [*near(inner.get(key)), *PLAUSIBLE.get(key, []), *ROPE_TYPES[: 7 * ("type" in key)]]
+        likely = [
+            *near(inner.get(key)),
+            *PLAUSIBLE.get(key, []),
+            *ROPE_TYPES[: 7 * ("type" in key)],
+        ]
         hostile = [*HOSTILE, 1.0000001, 1e-9, 1e300, 10**18]
         inner[key] = rng.choice(likely if likely and rng.random() < 0.6 else hostile)
     config[where] = {"full_attention": rope} if rng.random() < 0.1 else rope
@@ -156,7 +161,7 @@ def rope_value(folder: Path, rng: random.Random) -> str:
 
 
 def other_family(folder: Path, rng: random.Random) -> str:
-    """A config.json that speaks of another model than the weights: another family or other sizes."""
+    """A config.json of another model than the weights: another family or other sizes."""
     path = folder / "config.json"
     config = read_json(path)
     if not isinstance(config, dict):

@@ -122,7 +122,7 @@ LOOPS = [
     "{% for i in range(9999) %}{% set x %}{{ 'x' * 99999 }}{% endset %}{{ x }}{% endfor %}",
     "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}",
     "{% for i in [1] recursive %}{{ loop([1, 1]) }}{% endfor %}",
-    "{% for a in range(999) %}{% for b in range(999) %}{{ messages|tojson }}{% endfor %}{% endfor %}",
+    "{% for a in range(999) %}{% for b in range(999) %}{{ a|tojson }}{% endfor %}{% endfor %}",
     "{% call(x) lipsum() %}{% endcall %}",
     "{% filter center(99999999) %}x{% endfilter %}",
     "{% include 'config.json' %}",
@@ -171,8 +171,12 @@ def statement(rng: random.Random, depth: int, hostile: float) -> str:
         [
             lambda: f"{{%{dash} for m in messages {dash}%}}{body()}{{% endfor %}}",
             lambda: f"{{% for x in {value()} %}}{body()}{{% else %}}{body()}{{% endfor %}}",
-            lambda: f"{{% for x in range({rng.randrange(9)}) if {value()} %}}{body()}{{% endfor %}}",
-            lambda: f"{{%{dash} if {value()} %}}{body()}{{% elif {value()} %}}{body()}{{% endif %}}",
+            lambda: (
+                f"{{% for x in range({rng.randrange(9)}) if {value()} %}}{body()}{{% endfor %}}"
+            ),
+            lambda: (
+                f"{{%{dash} if {value()} %}}{body()}{{% elif {value()} %}}{body()}{{% endif %}}"
+            ),
             lambda: f"{{% set x = {value()} %}}",
             lambda: f"{{% set ns.a = {value()} %}}",
             lambda: f"{{% set x %}}{body()}{{% endset %}}",

@@ -83,7 +83,12 @@ def weight_table(folder: Path, rng: random.Random) -> str:
     if what == "drop":
         del tensors[name]
     elif what == "duplicate":
-        more = [f"{name}.1", f"model.{name}", name.replace(".0.", ".2."), name.replace("model.", "")]
+        more = [
+            f"{name}.1",
+            f"model.{name}",
+            name.replace(".0.", ".2."),
+            name.replace("model.", ""),
+        ]
         tensors[rng.choice([*more, "lm_head.weight", "model.embed_tokens.weight"])] = tensors[name]
     elif what == "rename":
         del tensors[name]
@@ -103,8 +108,10 @@ def weight_table(folder: Path, rng: random.Random) -> str:
         new = rng.choice(list(half))
         tensors[name] = new, shape, data[:1] * (len(data) // 4 * half[new])
     elif what == "layer":
-        tensors = {key.replace(".1.", f".{rng.choice(['01', '2', '-1'])}.", 1): tensors[key]
-                   for key in tensors}
+        tensors = {
+            key.replace(".1.", f".{rng.choice(['01', '2', '-1'])}.", 1): tensors[key]
+            for key in tensors
+        }
     else:
         tensors = dict(rng.sample(list(tensors.items()), len(tensors)))
     new_header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

@@ -1,0 +1,42 @@
+"""Why a damaged GGUF file that loads counts as valid, by computations that are not minillm's.
+
+The file is taken apart again and written as a folder, from which transformers computes logits.
+"""
+
+import tempfile
+from pathlib import Path
+
+from minillm.llm import LLM
+from tests.fuzz.gguf_format import Document, decode
+from tests.fuzz.gguf_models import BASES, source_of, to_folder
+from tests.fuzz.gguf_tokens import token_ids
+from tests.fuzz.oracle import TEXTS, compare_logits, same_text
+from tests.fuzz.tables import WrongError
+
+
+def explain(llm: LLM, path: Path, base: Path) -> list[str]:
+    """Why what was loaded from the damaged file at `path` is what it says."""
+    document, original = decode(path.read_bytes()), decode((base / path.name).read_bytes())
+    reasons = []
+    with tempfile.TemporaryDirectory() as temporary:
+        to_folder(document, BASES[base.name], original, source_of(base), Path(temporary))
+        reasons.append(compare_logits(llm, Path(temporary)))
+    reasons.append(same_ids(llm, document))
+    values = document.values()
+    source = values.get("tokenizer.chat_template")
+    tokens = {
+        f"{key}_token": values["tokenizer.ggml.tokens"][values[f"tokenizer.ggml.{name}_token_id"]]
+        for key, name in {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}.items()
+        if f"tokenizer.ggml.{name}_token_id" in values
+    }
+    reasons.append(same_text(llm, source, tokens))
+    return reasons
+
+
+def same_ids(llm: LLM, document: Document) -> str:
+    """Compare token ids with what the lists of the file mean."""
+    expected = [token_ids(document.values(), text) for text in TEXTS]
+    found = [llm.tokenizer.encode(text, allowed_special="all") for text in TEXTS]
+    if found != expected:
+        raise WrongError(f"token ids {found} instead of {expected}")
+    return "token ids equal those of the lists"
