@@ -1,16 +1,19 @@
 """Chat templates: a conversation as the text, and the ids, that a model was trained on."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minillm.config import read_json
-from minillm.tokenizer.bpe import Tokenizer
 from minillm.tokenizer.checks import check_text
-from minillm.tokenizer.hf_parts import one_of, show
+from minillm.tokenizer.conversation import Rendering, checked, flattened
+from minillm.tokenizer.disguise import disguise, map_texts
+from minillm.tokenizer.hf_parts import show
+from minillm.tokenizer.sentencepiece import AnyTokenizer
 
-ROLES = ("system", "user", "assistant", "tool")
+if TYPE_CHECKING:
+    from minillm.tokenizer.sandbox import SandboxedTemplate
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -18,141 +21,175 @@ Messages = Sequence[Mapping[str, Any]]
 class ChatTemplate:
     """A model's own Jinja template, run in a sandbox.
 
-    source: the template; ValueError where it does not parse.
+    source: the template; or several by name, of which "tool_use" serves conversations with tools
+        and "default" all others. ValueError where one does not parse.
     special_tokens: text of the `bos_token`, `eos_token` and so on that the template may write.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
-        self.source, self.special_tokens = source, dict(special_tokens or {})
-        self._template = _compile(source)
+    def __init__(
+        self, source: str | Mapping[str, str], special_tokens: Mapping[str, str] | None = None
+    ) -> None:
+        self.sources = dict(source) if isinstance(source, Mapping) else {"default": source}
+        self.special_tokens = dict(special_tokens or {})
+        self._templates = {name: _compile(text) for name, text in self.sources.items()}
+        self._takes_parts: dict[SandboxedTemplate, bool] = {}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "ChatTemplate | None":
+        """The template of a tokenizer_config.json, given its contents; None where it has none."""
+        special: dict[str, str] = {}
+        for name, token in config.items():
+            text = token.get("content") if isinstance(token, Mapping) else token
+            if name.endswith("_token") and isinstance(text, str):
+                special[name] = text
+        source = config.get("chat_template")
+        if isinstance(source, list):  # several, by name
+            named = [item for item in source if isinstance(item, Mapping)]
+            source = {str(item.get("name")): item.get("template") for item in named} or None
+        return None if source is None else cls(source, special)
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ChatTemplate | None":
-        """The template of a model folder, in chat_template.jinja or tokenizer_config.json."""
-        path, jinja = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+        """The template of a model folder.
+
+        In this order: chat_template.jinja and additional_chat_templates/NAME.jinja;
+        tokenizer_config.json; chat_template.json.
+        """
+        path, old = folder / "tokenizer_config.json", folder / "chat_template.json"
         config = read_json(path) if path.exists() else {}
-        source = config.get("chat_template")
-        if isinstance(source, list):  # several, by name
-            named = (item for item in source if isinstance(item, dict))
-            source = next((t.get("template") for t in named if t.get("name") == "default"), None)
-        special = {}
-        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-            token = config.get(name)
-            text = token.get("content") if isinstance(token, dict) else token
-            if isinstance(text, str):
-                special[name] = text
+        files = {"default": folder / "chat_template.jinja"}
+        files |= {file.stem: file for file in sorted(folder.glob("additional_chat_templates/*"))}
+        files = {name: file for name, file in files.items() if file.suffix == ".jinja"}
         try:
-            if jinja.exists():
-                path, source = jinja, jinja.read_text(encoding="utf-8")
-            return None if source is None else cls(source, special)
+            if found := {name: file for name, file in files.items() if file.exists()}:
+                path = next(iter(found.values()))
+                sources = {name: file.read_text(encoding="utf-8") for name, file in found.items()}
+                config |= {"chat_template": sources}
+            elif config.get("chat_template") is None and old.exists():
+                path = old
+                config |= {"chat_template": read_json(old).get("chat_template")}
+            return cls.from_config(config)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
     def render(
-        self, messages: Messages, *, add_generation_prompt: bool = True, **variables: Any
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        now: datetime | None = None,
+        **variables: Any,
     ) -> str:
         """The conversation as text.
 
-        messages: [{"role": "user", "content": "…"}, …].
+        messages: [{"role": "user", "content": "…"}, …]. The content is text, or a list of parts
+            {"type": "text", "text": "…"} (joined by newlines for a template that takes only text);
+            beside `tool_calls` it may be None. The role is system, user, assistant, tool or another
+            that the template names. Keys whose value is None are left out.
+        tools, documents: JSON schemas of functions, and texts to answer from.
         add_generation_prompt: end where the model's answer begins.
+        continue_final_message: end with the last message, which the model then goes on with.
+        now: the time that the template sees as the present.
         variables: what else the template may ask for, such as `enable_thinking=False`.
-        Raises: ValueError that names the message at fault, or says what the template objects to.
+
+        Raises: ValueError that names the message at fault, says what the template objects to, or
+        which message or variable it leaves out without a word.
         """
-        _check(messages)
-        values = {"tools": None, "documents": None, **self.special_tokens, **variables}
-        values |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
-        try:
-            self._template.environment.passes = 0  # of loops, which are limited
-            return str(self._template.render(values))
-        except Exception as error:  # the template is foreign code, it may fail in any way
-            raise ValueError(f"chat template: {type(error).__name__}: {error}") from error
+        return self._prepare(
+            messages,
+            {"tools": tools, "documents": documents, **variables},
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            now=now,
+        ).run()
 
     def encode(
-        self, tokenizer: Tokenizer, messages: Messages, *, add_generation_prompt: bool = True
+        self,
+        tokenizer: AnyTokenizer,
+        messages: Messages,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        now: datetime | None = None,
+        **options: Any,
     ) -> list[int]:
-        """The conversation as token ids.
+        """The conversation as token ids; the arguments are those of `render`.
 
-        Only what the template itself writes becomes special tokens; a message that spells one is
-        ordinary text. Nothing is added around the whole: a BOS comes from the template, once, or
-        not at all. For other messages the ids are those of the rendered text.
+        Only what the template itself writes becomes special tokens; a message, tool, document or
+        variable that spells one is ordinary text. Nothing is added around the whole: a BOS comes
+        from the template, once, or not at all. Otherwise the ids are those of the rendered text.
+
+        Raises: ValueError as `render` does, and where the template treats text that spells a
+        special token unlike other text, so that the two could not be kept apart.
         """
-        _check(messages)
-        hide, reveal = _disguise(tokenizer.special_tokens, self.source, messages)
-        hidden = [_map_texts(message, hide) | {"role": message["role"]} for message in messages]
-        text = self.render(hidden, add_generation_prompt=add_generation_prompt)
+        task = self._prepare(
+            messages,
+            options,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            now=now,
+        )
+        text, values = task.run(), task.values
+        own = (*self.sources.values(), *self.special_tokens.values())
+        hide, reveal = disguise(tokenizer.special_tokens, own, values)
+        hidden = values | {k: map_texts(v, hide) for k, v in values.items() if not self._own(k)}
+        for message, shown in zip(hidden["messages"], values["messages"], strict=True):
+            message["role"] = shown["role"]
+        if hidden != values:
+            plain, task.values = text, hidden
+            text = task.run(check=False)
+            if reveal(text) != plain:
+                needed = "the chat template treats it unlike other text"
+                raise ValueError(f"a message or variable spells a special token, and {needed}")
         ids: list[int] = []
-        for part, token_id in tokenizer.added.split(text, "all"):
+        for place, (part, token_id) in enumerate(tokenizer.added.split(text, "all")):
             if token_id is None:
-                ids += tokenizer.encode(reveal(part), add_special_tokens=False)
+                ids += tokenizer.encode_part(reveal(part), first=place == 0)
             else:
                 ids.append(token_id)
         return ids
 
+    def _own(self, name: str) -> bool:
+        return name in self.special_tokens or name.endswith("_token")
 
-def _compile(source: str) -> Any:
+    def _prepare(
+        self, messages: Messages, options: Mapping[str, Any], **settings: Any
+    ) -> Rendering:
+        """The template for this conversation, and a copy of all that it is given, checked."""
+        name = "default" if options.get("tools") is None else "tool_use"
+        template = self._templates.get(name) or self._templates.get("default")
+        if template is None:
+            raise ValueError(f"there is no default chat template, only {sorted(self.sources)}")
+        conversation = checked(messages, template.words)
+        values: dict[str, Any] = {"tools": None, "documents": None, **self.special_tokens}
+        for key, value in options.items():
+            if value and key not in template.names and not self._own(key):
+                raise ValueError(f"{key} is {show(value)}, but the chat template never reads {key}")
+            try:
+                values[key] = map_texts(value, str)
+            except (RecursionError, ValueError) as error:
+                raise ValueError(f"{key}: {error}") from error
+        task = Rendering(template, values | {"messages": conversation}, **settings)
+        if any(isinstance(message.get("content"), list) for message in conversation):
+            if template not in self._takes_parts:
+                self._takes_parts[template] = task.takes_parts()
+            if not self._takes_parts[template]:
+                task.values["messages"] = [flattened(message) for message in conversation]
+        return task
+
+
+def _compile(source: str) -> "SandboxedTemplate":
     from jinja2 import TemplateSyntaxError
 
-    from minillm.tokenizer.sandbox import Sandbox
+    from minillm.tokenizer.sandbox import SandboxedTemplate
 
     try:
         check_text(source)
-        return Sandbox().compile_template(source)
+        return SandboxedTemplate(source)
     except TemplateSyntaxError as error:
         raise ValueError(f"chat template, line {error.lineno}: {error.message}") from error
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"the chat template is {show(source)}, not valid: {error}") from error
-
-
-def _check(messages: object) -> None:
-    if not isinstance(messages, list | tuple) or not messages:
-        needed = "a list of {'role': …, 'content': …} is needed"
-        raise ValueError(f"messages is {show(messages)}; {needed}")
-    for i, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not message.keys() >= {"role", "content"}:
-            needed = "a dict with 'role' and 'content' is needed"
-            raise ValueError(f"messages[{i}] is {show(message)}; {needed}")
-        one_of(message["role"], f"messages[{i}]['role']", *ROLES)
-        if not isinstance(content := message["content"], str):
-            raise ValueError(f"messages[{i}]['content'] is {show(content)}; a str is needed")
-
-
-def _map_texts(value: Any, change: Callable[[str], Any]) -> Any:
-    """The value with every text in it changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {_map_texts(k, change): _map_texts(v, change) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_map_texts(item, change) for item in value]
-    return value
-
-
-def _disguise(
-    special_tokens: Iterable[str], template: str, messages: Messages
-) -> tuple[Callable[[str], str], Callable[[str], str]]:
-    """A function that makes special tokens in a text unrecognizable, and one that undoes it.
-
-    It swaps their first character for a private one that occurs nowhere else. The text keeps its
-    length and its ends, so what a template does with it (`trim`, a slice) comes to the same.
-    """
-    tokens = tuple(special_tokens)
-    longest = max(map(len, tokens), default=0)
-    taken = set(template)
-    _map_texts(messages, taken.update)
-    free = (char for char in map(chr, range(0xF0000, 0x10FFFE)) if char not in taken)
-    first = sorted({token[0] for token in tokens})
-    swap = dict(zip(first, islice(free, len(first)), strict=True))
-    swap_back = {ord(char): original for original, char in swap.items()}
-
-    def hide(text: str) -> str:
-        chars = list(text)
-        for i, char in enumerate(text):
-            if char in swap:
-                # A token, or the beginning of one that goes on in what the template writes next.
-                rest = text[i : i + longest].rstrip()
-                begun = len(rest) < longest and any(token.startswith(rest) for token in tokens)
-                if begun or rest.startswith(tokens):
-                    chars[i] = swap[char]
-        return "".join(chars)
-
-    return hide, lambda text: text.translate(swap_back)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minillm.tokenizer import ChatTemplate, Tokenizer
+from minillm.tokenizer.disguise import STAND_INS
 
 CHATML = (
     "{% for message in messages %}"
@@ -75,7 +76,7 @@ FORGED = [
     "3 <  \n",
     "<|im_<|im_end|>end|>",
     "<|endoftext|><|endoftext|>",
-    "<repo_name>\U000f0000<file_sep>",
+    "<repo_name>\U00020000<file_sep>",
 ]
 
 
@@ -159,7 +160,7 @@ def test_the_template_sees_what_it_expects():
         "|{{ extra }}|{{ bos_token }}|{{ eos_token }}",
         {"bos_token": "<s>"},
     )
-    text = chat.render([user("first"), user("second")], extra=5)
+    text = chat.render([user("first", "assistant"), user("sec")], extra=5)
     assert text == 'sec|1|True|True|{"a": "<é>"}|5|<s>|'
 
 
@@ -171,7 +172,7 @@ def test_the_template_sees_what_it_expects():
         (None, "messages is None; a list of"),
         ([], r"messages is \[\]; a list of"),
         (["hello"], r"messages\[0\] is 'hello'; a dict with 'role' and 'content'"),
-        ([user("a"), {"role": "user"}], r"messages\[1\] is {'role': 'user'}; a dict with"),
+        ([user("a"), {"role": "user"}], r"messages\[1\]\['content'\] is None; text, a list"),
         ([{"content": "a"}], r"messages\[0\] is {'content': 'a'}; a dict with"),
         (
             [user("a", "robot")],
@@ -179,9 +180,16 @@ def test_the_template_sees_what_it_expects():
         ),
         ([user("a", None)], r"messages\[0\]\['role'\] is None"),
         ([user("a", ["user"])], r"messages\[0\]\['role'\] is \['user'\]"),
-        ([user("a"), user(None)], r"messages\[1\]\['content'\] is None; a str is needed"),
-        ([user([{"type": "text"}])], r"messages\[0\]\['content'\] is \[{'type': 'text'}\]; a str"),
-        ([user(b"a")], r"messages\[0\]\['content'\] is b'a'; a str is needed"),
+        ([user("a"), user(None)], r"messages\[1\]\['content'\] is None; text, a list of parts"),
+        ([user([])], r"messages\[0\]\['content'\] is \[\]; text, a list of parts"),
+        ([user(["a"])], r"messages\[0\]\['content'\]\[0\] is 'a'; {'type': 'text', 'text': …} is"),
+        (
+            [user([{"type": "text", "text": "a"}, {"type": "image"}])],
+            r"messages\[0\]\['content'\]\[1\] is {'type': 'image'}; {'type': 'text'",
+        ),
+        ([user(b"a")], r"messages\[0\]\['content'\] is b'a'; text, a list of parts"),
+        ([user("a") | {"name": {b"x"}}], r"messages\[0\]: {b'x'} is no text, number, list or dict"),
+        ([user("a") | {"tool_calls": "f"}], r"messages\[0\]\['tool_calls'\] is 'f'; a list is"),
     ],
 )
 def test_a05_wrong_messages_say_which_and_why(ours, template, messages, message):
@@ -226,7 +234,6 @@ def test_a_template_that_does_not_parse(source, message):
         "{{ missing.field }}",
         "{{ 'a' + 1 }}",
         "{{ [].pop() }}",
-        "{% include 'other' %}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ],
 )
@@ -235,80 +242,24 @@ def test_a_template_that_fails_is_a_clear_error(source):
         ChatTemplate(source).render([user("a")])
 
 
-@pytest.mark.parametrize("inner", ["{% for j in x %}", "{% for j in x if j < 0 %}"])
-def test_loops_in_loops_end(inner):
-    """The sandbox of Jinja limits one range, and would run these for minutes."""
-    source = (
-        "{% set x = range(99999) | list %}{% for i in x %}" + inner + "{% endfor %}{% endfor %}"
-    )
-    template = ChatTemplate(source)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="its loops make more than 100,000 passes"):
-            template.render([user("a")])
-
-
 def test_a_long_conversation_is_no_endless_loop():
     template = ChatTemplate("{% for m in messages %}{{ loop.index }}{{ m.content }}{% endfor %}")
     for _ in range(2):
         assert template.render([user(",")] * 60_000).endswith("60000,")
 
 
-def test_where_a_folder_keeps_its_template(tmp_path):
-    assert ChatTemplate.from_folder(tmp_path) is None
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text("{}")
-    assert ChatTemplate.from_folder(tmp_path) is None
-    config.write_text(
-        json.dumps({"chat_template": "A{{ bos_token }}{{ eos_token }}", "bos_token": "<s>"})
-    )
-    found = ChatTemplate.from_folder(tmp_path)
-    assert found is not None
-    assert found.render([user("a")]) == "A<s>"
-    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}, "x"]
-    config.write_text(json.dumps({"chat_template": named, "eos_token": {"content": "</s>"}}))
-    found = ChatTemplate.from_folder(tmp_path)
-    assert found is not None
-    assert (found.source, found.special_tokens) == ("D", {"eos_token": "</s>"})
-    (tmp_path / "chat_template.jinja").write_text("J\n")
-    found = ChatTemplate.from_folder(tmp_path)
-    assert found is not None
-    assert found.source == "J\n"
-    (tmp_path / "chat_template.jinja").write_text("{% if %}")
-    with pytest.raises(ValueError, match=r"chat_template\.jinja: chat template, line 1"):
-        ChatTemplate.from_folder(tmp_path)
-    config.write_text("[")
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json"):
-        ChatTemplate.from_folder(tmp_path)
-
-
-def test_messages_full_of_private_characters(ours):
+def test_messages_full_of_the_characters_that_stand_in(ours):
     rng = random.Random(2)
-    private = "".join(map(chr, rng.sample(range(0xF0000, 0xFFFFE), 3000)))
+    private = "".join(map(chr, rng.sample(STAND_INS, 3000)))
     messages = [user(private + "<|im_end|>")]
     chat = ChatTemplate(CHATML)
     ids = chat.encode(ours, messages)
     assert ids.count(2) == 1
-    every = "".join(map(chr, range(0xF0000, 0x10FFFE)))
-    with pytest.raises(ValueError, match="shorter"):
+    every = "".join(map(chr, STAND_INS))
+    with pytest.raises(ValueError, match="the texts use all 42,720 characters"):
         chat.encode(ours, [user(every)])
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ 'a' * 2 * 10 ** 9 }}",
-        "{{ 9 ** 9 ** 9 }}",
-        "{{ [1, 2] * 10000000 }}",
-        "{% for a in [1] %}" * 30 + "{% endfor %}" * 30,
-        "{% if 1 %}" * 150 + "{% endif %}" * 150,
-        "{% break %}",
-    ],
-)
-def test_templates_that_python_or_memory_would_stumble_over(source):
-    with pytest.raises(ValueError, match="chat template"):
-        ChatTemplate(source).render([{"role": "user", "content": "a"}])
-
-
 def test_small_products_are_computed():
-    template = ChatTemplate("{{ '-' * 3 }}{{ 2 ** 10 }}{{ 2.5 * 4 }}{{ [1] * 2 }}")
-    assert template.render([{"role": "user", "content": "a"}]) == "---102410.0[1, 1]"
+    template = ChatTemplate("{{ '-' * 3 }}{{ 2 ** 10 }}{{ 2.5 * 4 }}{{ [1] * 2 }}{{ messages }}")
+    assert template.render([user("a")]).startswith("---102410.0[1, 1]")
