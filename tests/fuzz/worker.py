@@ -71,7 +71,7 @@ def judge(model: Path) -> tuple[str, str, LLM | None]:
             )
         if re.search("memory|allocat", message, re.IGNORECASE):
             return "fault", f"{stage}: ran into the memory limit: {message}", None
-        if not NAMES.search(message.replace(str(model), "")):
+        if not NAMES.search(message.replace(str(model.parent), "")):
             return "fault", f"{stage}: names neither file nor key: {message!r}", None
         return "refused", f"{stage}: {message}", None
     except BaseException as error:
