@@ -2,10 +2,9 @@
 
 A pull works in a hidden folder beside its target and renames it as the last step, so a model folder
 is either whole or absent. A lock lets one process at a time work on a model. `origin.json` in the
-folder says where the files came from and how large each one is.
+folder says where the files came from, how large each one is, and its SHA-256.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -15,22 +14,30 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from minillm.weights.hub import fetch_repository
+from minillm.weights.hub import choose_gguf, fetch_gguf, fetch_repository, find_gguf
+from minillm.weights.progress import copy_and_hash, progress
 from minillm.weights.wheel import KNOWN, build_from_wheel
 
 ORIGIN_FILE = "origin.json"
 # A new number makes `pull` redo folders that an older version wrote (without a new download, where
 # the GGUF file is kept in them).
 FORMAT = 1
-# Files up to this size are verified by hash at every pull, larger ones by their size alone.
+# Files up to this size are verified by hash at every pull, larger ones where that is asked for: a
+# gigabyte takes one to two seconds.
 SMALL = 8_000_000
 
 # Letters, digits and . _ - in both parts. The hub forbids "--" and "..", so that the folder name
 # owner--name can stand for one repository only.
 PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
 REPOSITORY = re.compile(rf"(?!.*(?:--|\.\.)){PART}/{PART}")
+# A GGUF file of a repository, or the end of its name without .gguf: owner/name:Q4_K_M.
+GGUF = re.compile(rf"({REPOSITORY.pattern}):([A-Za-z0-9_][A-Za-z0-9_.+-]{{0,199}})")
+ALLOWED = (
+    f"{', '.join(KNOWN)}, owner/name for a repository on the Hugging Face hub, and owner/name:FILE "
+    "for a GGUF file of one"
+)
 
 
 def home() -> Path:
@@ -45,9 +52,9 @@ def home() -> Path:
 def resolve(name: str | Path) -> Path:
     """The folder or the GGUF file of a model, without ever using the network.
 
-    Args: `name`, a known name ("smollm2"), the path of a folder or of a .gguf file, or an
-        "owner/name" that was pulled. A known name wins over a folder of that name ("./smollm2" is
-        the folder), a path over a repository.
+    Args: `name`, a known name ("smollm2"), the path of a folder or of a .gguf file, or what was
+        pulled from the hub: "owner/name", "owner/name:FILE". A known name wins over a folder of
+        that name ("./smollm2" is the folder), a path over a repository.
     Raises: FileNotFoundError, saying what to run, where it is not there; ValueError where it is
         there but damaged, or is another kind of file.
     """
@@ -59,58 +66,91 @@ def resolve(name: str | Path) -> Path:
             raise ValueError(
                 f"{str(name)!r} is a file; allowed are the folder of a model and a .gguf file"
             )
-        if isinstance(name, Path) or not REPOSITORY.fullmatch(name):
+        if isinstance(name, Path) or not _can_be_pulled(name):
             raise FileNotFoundError(
                 f"{str(name)!r} is neither a folder, nor a .gguf file, nor a known model "
                 f"({', '.join(KNOWN)}); `minillm pull NAME` fetches a known model or an "
                 "owner/name from the Hugging Face hub"
             )
-    folder = _folder(str(name))
-    if not folder.exists():
+    place = _find(str(name))
+    if place is None or not place.folder.exists():
         raise FileNotFoundError(
             f"the model {str(name)!r} is not on this machine yet: run `minillm pull {name}` "
             f"(known models: {', '.join(KNOWN)})"
         )
-    if damage := _damage(folder):
-        raise ValueError(f"{folder}: {damage}; run `minillm pull {name}` to repair it")
-    return folder
+    if damage := _damage(place.folder):
+        raise ValueError(f"{place.folder}: {damage}; run `minillm pull {name}` to repair it")
+    return place.model
 
 
-def pull(name: str, *, quiet: bool = False) -> Path:
-    """Fetch a model over the network, unless a whole copy is there; return its folder.
+def pull(name: str, *, quiet: bool = False, verify: bool = False) -> Path:
+    """Fetch a model over the network, unless a whole copy is there; return its folder or file.
 
     Safe to interrupt, to repeat and to run twice at once: the second one waits for the first.
 
-    Args: `name`, a known name ("smollm2") or a repository "owner/name" on the Hugging Face hub.
-        `quiet` turns off progress, which goes to stderr.
+    Args: `name`, a known name ("smollm2"), a repository "owner/name" on the Hugging Face hub, or
+        "owner/name:FILE" for a GGUF file of one, by its name or the end of it ("Q4_K_M").
+        `quiet` turns off progress, which goes to stderr. `verify` compares every byte of a copy
+        that is there; else large files are compared by their size.
     Raises: ValueError for a name that cannot be one, or content that is not what it must be;
         OSError (ConnectionError, FileNotFoundError, PermissionError) for what could not be had.
     """
-    if name not in KNOWN and not REPOSITORY.fullmatch(name):
-        raise ValueError(
-            f"{name!r} cannot be pulled; allowed are {', '.join(KNOWN)}, and owner/name for a "
-            "repository on the Hugging Face hub"
-        )
-    folder = _folder(name)
-    if _damage(folder, hashes=True) is None:
-        return folder
+    if not _can_be_pulled(name):
+        raise ValueError(f"{name!r} cannot be pulled; allowed are {ALLOWED}")
+    place = _find(name)
+    if place is None:
+        repository, tag = name.split(":")
+        place = _gguf_place(repository, find_gguf(repository, tag))
+    folder, hash_up_to = place.folder, sys.maxsize if verify else SMALL
+    if _damage(folder, hash_up_to, quiet) is None:
+        return place.model
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _lock(folder, quiet):
-        if _damage(folder, hashes=True) is None:  # another process was faster
-            return folder
+        if _damage(folder, hash_up_to, quiet) is None:  # another process was faster
+            return place.model
         _remove_stale(folder)
         part = _beside(folder, "part")
         part.mkdir(exist_ok=True)
         if name in KNOWN:
             origin = build_from_wheel(KNOWN[name], part, rescue=folder, quiet=quiet)
+        elif place.model != folder:
+            repository, _, _ = name.partition(":")
+            origin = fetch_gguf(repository, place.model.name, part, rescue=folder, quiet=quiet)
         else:
-            origin = fetch_repository(name, part, quiet=quiet)
-        _install(part, folder, origin)
-    return folder
+            origin = fetch_repository(name, part, rescue=folder, quiet=quiet)
+        _install(part, folder, origin, quiet)
+    return place.model
+
+
+class Place(NamedTuple):
+    """Where a pulled model is kept, and what opens it: that folder, or a GGUF file in it."""
+
+    folder: Path
+    model: Path
+
+
+def _can_be_pulled(name: str) -> bool:
+    return name in KNOWN or bool(REPOSITORY.fullmatch(name) or GGUF.fullmatch(name))
 
 
 def _folder(name: str) -> Path:
     return home() / "models" / name.replace("/", "--")
+
+
+def _gguf_place(repository: str, file_name: str) -> Place:
+    folder = _folder(f"{repository}/{file_name}")
+    return Place(folder, folder / file_name)
+
+
+def _find(name: str) -> Place | None:
+    """The place of a model; None for a GGUF file of which only the hub could tell the name."""
+    repository, colon, tag = name.partition(":")
+    if not colon:
+        return Place(_folder(name), _folder(name))
+    beginning = _folder(f"{repository}/").name
+    kept = [path.name for path in (home() / "models").glob(f"{beginning}*")]
+    found = choose_gguf(repository, [name.removeprefix(beginning) for name in kept], tag)
+    return None if found is None else _gguf_place(repository, found)
 
 
 def _beside(folder: Path, suffix: str) -> Path:
@@ -135,11 +175,10 @@ def _lock(folder: Path, quiet: bool) -> Iterator[None]:
         lock.release()
 
 
-def _install(part: Path, folder: Path, origin: dict[str, Any]) -> None:
+def _install(part: Path, folder: Path, origin: dict[str, Any], quiet: bool) -> None:
     """Describe the finished folder in origin.json, then put it in its place in one step."""
     files = {
-        path.name: {"bytes": path.stat().st_size}
-        | ({"sha256": _sha256(path)} if path.stat().st_size <= SMALL else {})
+        path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path, quiet)}
         for path in sorted(part.iterdir())
         if path.name != ORIGIN_FILE
     }
@@ -158,10 +197,11 @@ def _remove_stale(folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _damage(folder: Path, *, hashes: bool = False) -> str | None:
+def _damage(folder: Path, hash_up_to: int = -1, quiet: bool = True) -> str | None:
     """What is wrong with a pulled folder by its origin.json; None where nothing is.
 
-    `hashes` also compares the content of small files; sizes alone take well under a millisecond.
+    Compares sizes, which takes well under a millisecond, and the content of files of at most
+    `hash_up_to` bytes.
     """
     try:
         origin = json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8"))
@@ -171,13 +211,17 @@ def _damage(folder: Path, *, hashes: bool = False) -> str | None:
             path = folder / name
             if path.stat().st_size != facts["bytes"]:
                 return f"{name} has {path.stat().st_size:,} bytes instead of {facts['bytes']:,}"
-            if hashes and "sha256" in facts and _sha256(path) != facts["sha256"]:
+            if facts["bytes"] <= hash_up_to and _sha256(path, quiet) != facts.get("sha256"):
                 return f"{name} was changed"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"incomplete ({error})"
     return None
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _sha256(path: Path, quiet: bool) -> str:
+    size = path.stat().st_size
+    with (
+        path.open("rb") as file,
+        progress(f"hash {path.name}", size, quiet or size <= SMALL) as bar,
+    ):
+        return copy_and_hash(file, None, bar)

@@ -188,13 +188,13 @@ class Pulled(NamedTuple):
     error: list[str] | None
 
 
-def run_pull(name: str, *, quiet: bool = True) -> Pulled:
+def run_pull(name: str, *, quiet: bool = True, verify: bool = False) -> Pulled:
     """`pull(name)` in a fresh process, since huggingface_hub reads its settings at import."""
     code = (
         "import json, sys\n"
         "from minillm.weights.pull import pull\n"
         "try:\n"
-        f"    pull({name!r}, quiet={quiet})\n"
+        f"    pull({name!r}, quiet={quiet}, verify={verify})\n"
         "except Exception as error:\n"
         "    print('\\nERROR', json.dumps([type(error).__name__, str(error)]), file=sys.stderr)\n"
     )

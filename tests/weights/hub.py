@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+# Files that the hub keeps in its large-file storage, under their SHA-256.
+LARGE = (".safetensors", ".gguf", ".bin")
 
 
 class Hub:
@@ -21,6 +23,7 @@ class Hub:
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes]] = {}
+        self.revision = REVISION
         self.fault: str | None = None
         self.requests: list[str] = []
         self.url = ""
@@ -34,7 +37,7 @@ class Hub:
 def _entry(name: str, content: bytes) -> dict[str, Any]:
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
     entry: dict[str, Any] = {"size": len(content)}
-    if name.endswith(".safetensors"):
+    if name.endswith(LARGE):
         digest = hashlib.sha256(content).hexdigest()
         entry["lfs"] = {"oid": digest, "sha256": digest, "size": len(content), "pointerSize": 130}
     return entry | {"rfilename": name, "path": name, "type": "file", "oid": blob, "blobId": blob}
@@ -56,14 +59,14 @@ def serve() -> Iterator[Hub]:
             hub.requests.append(self.requestline)
             path = self.path.split("?")[0]
             api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/\w+|/tree/\w+)?", path)
-            file = re.fullmatch(rf"/([^/]+/[^/]+)/resolve/{REVISION}/(.+)", path)
+            file = re.fullmatch(rf"/([^/]+/[^/]+)/resolve/{hub.revision}/(.+)", path)
             found = api or file
             repository = hub.repositories.get(found[1]) if found else None
             if repository is None:
                 self.reply(404, b"{}", body, {"X-Error-Code": "RepoNotFound"})
             elif api:
                 entries = [_entry(*item) for item in repository.items()]
-                answer: Any = {"id": api[1], "sha": REVISION, "siblings": entries}
+                answer: Any = {"id": api[1], "sha": hub.revision, "siblings": entries}
                 answer["cardData"] = {"license": "mit"}
                 tree = (api[2] or "").startswith("/tree")
                 self.reply(200, json.dumps(entries if tree else answer).encode(), body)
@@ -74,9 +77,10 @@ def serve() -> Iterator[Hub]:
             if hub.fault == "gated":
                 self.reply(403, b"{}", body, {"X-Error-Code": "GatedRepo"})
                 return
-            headers = {"X-Repo-Commit": REVISION, "Accept-Ranges": "bytes"}
-            headers["ETag"] = f'"{_entry(name, content)["oid"]}"'
-            weights = name.endswith(".safetensors")
+            headers = {"X-Repo-Commit": hub.revision, "Accept-Ranges": "bytes"}
+            entry = _entry(name, content)
+            headers["ETag"] = f'"{entry.get("lfs", entry)["oid"]}"'
+            weights = name.endswith(LARGE)
             if weights and hub.fault == "flip":
                 content = content[:-1] + bytes([content[-1] ^ 1])
             if weights and hub.fault == "cut" and body:

@@ -1,6 +1,7 @@
 """Pulling owner/name from a hub, here a small one on this machine, by the real hub library."""
 
 import json
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from safetensors.torch import load, save
 
 from minillm.weights.gguf import convert
+from minillm.weights.hub import Listing, _download
 from minillm.weights.pull import resolve
 from minillm.weights.safetensors import open_weights
 from tests.weights.helpers import in_cache, run_pull, tiny_tensors, write_gguf
@@ -122,6 +124,64 @@ def test_wrong_content_is_noticed_and_fetched_again(hub):
     assert run_pull(REPOSITORY).error is None
 
 
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_repair_fetches_what_is_damaged_and_no_more(hub, model_files):
+    assert run_pull(REPOSITORY).error is None
+    folder = resolve(REPOSITORY)
+    (folder / "config.json").write_text("{}")
+    hub.requests.clear()
+    assert run_pull(REPOSITORY).error is None
+    assert "config.json" in hub.downloads()
+    assert "model.safetensors" not in hub.downloads()
+    # A large file of the right size is compared by its content where that is asked for.
+    flip(folder / "model.safetensors")
+    hub.requests.clear()
+    resolve(REPOSITORY)
+    done = run_pull(REPOSITORY, verify=True, quiet=False)
+    assert done.error is None
+    assert "model.safetensors" in hub.downloads()
+    assert all((folder / name).read_bytes() == model_files[name] for name in model_files)
+    hub.requests.clear()
+    assert run_pull(REPOSITORY, verify=True) == ("", "", None)
+    assert hub.requests == []
+
+
+def test_a_repository_that_changed_between_two_runs(hub, model_files):
+    first = two_shards(model_files)
+    hub.repositories[REPOSITORY] = first
+    hub.fault = "cut"
+    assert run_pull(REPOSITORY).error is not None
+    tensors = {name: tensor + 1 for name, tensor in load(model_files["model.safetensors"]).items()}
+    changed = {**model_files, "model.safetensors": save(tensors)}
+    changed["generation_config.json"] = b'{"eos_token_id": [1, 2]}'
+    hub.repositories[REPOSITORY] = changed
+    hub.revision, hub.fault = REVISION[::-1], None
+    assert run_pull(REPOSITORY).error is None
+    folder = resolve(REPOSITORY)
+    assert {path.name for path in folder.iterdir()} == changed.keys() | {"origin.json"}
+    assert all((folder / name).read_bytes() == changed[name] for name in changed)
+    assert json.loads((folder / "origin.json").read_text())["revision"] == REVISION[::-1]
+
+
+def test_chat_templates_in_files_of_their_own_are_taken(hub, model_files):
+    templates = {"chat_template.jinja": b"{{ messages }}", "chat_template.json": b"{}"}
+    hub.repositories[REPOSITORY] |= templates
+    assert run_pull(REPOSITORY).error is None
+    names = {path.name for path in resolve(REPOSITORY).iterdir()}
+    assert names == model_files.keys() | templates.keys() | {"origin.json"}
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_the_download(tmp_path):
+    listing = Listing(REPOSITORY, REVISION, "mit", {"x": SimpleNamespace(size=10**18)})
+    with pytest.raises(OSError, match=r"needs 1,000,000,000,000,000,000 bytes; .* are free in"):
+        _download(listing, ["x"], tmp_path, quiet=True)
+
+
 class Case(NamedTuple):
     kind: str
     message: str
@@ -132,6 +192,18 @@ class Case(NamedTuple):
     [
         ({"model.safetensors": None}, Case("ValueError", "no model.safetensors and no model.saf")),
         ({"tokenizer.json": None}, Case("ValueError", "no tokenizer.json, which minillm needs")),
+        (
+            {"tokenizer.json": None, "tokenizer.model": b"sentencepiece"},
+            Case("ValueError", "Its tokenizer.model can be converted with transformers: AutoToken"),
+        ),
+        (
+            {"model.safetensors": None, "pytorch_model.bin": b"pickle"},
+            Case("ValueError", "only pickled weights (pytorch_model.bin). Unpickling can run any"),
+        ),
+        (
+            {"model.safetensors": None, "b.Q8_0.gguf": b"", "sub/a-Q4_K_M.gguf": b""},
+            Case("ValueError", "holds GGUF files: a-Q4_K_M.gguf, b.Q8_0.gguf; choose one with"),
+        ),
         ({"config.json": b'{"model_type": "t5"}'}, Case("ValueError", "model_type is 't5'")),
         ({"config.json": b"{"}, Case("ValueError", "not valid JSON")),
         ({"model.safetensors": b"version https://git-lfs"}, Case("ValueError", "Git LFS pointer")),
