@@ -208,8 +208,7 @@ def read_merges(model: Mapping[str, Any], vocab: Mapping[str, int]) -> list[tupl
         pair = merge.split(" ") if isinstance(merge, str) else merge
         try:
             left, right = pair if isinstance(pair, list) else []
-            for token in (left, right, left + right):
-                vocab[token]
+            _ = vocab[left], vocab[right], vocab[left + right]
         except KeyError as error:
             lacking = f"{show(error.args[0])} is not in model.vocab"
             raise ValueError(f"model.merges[{rank}] is {show(merge)}, but {lacking}") from None
