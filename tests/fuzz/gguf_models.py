@@ -217,14 +217,14 @@ def to_folder(document: Document, base: GGUFBase, original: Document, source: Pa
     keys = {f"{base.architecture}.{key}": hf for key, hf in (KEYS | base.keys).items()}
     for key in sorted(values.keys() | before.keys()):
         ours, old = values.get(key), before.get(key)
-        if ours == old or key.startswith(("tokenizer.", "general.")):
+        if ours == old or not key.startswith((f"{base.architecture}.", "split.")):
             continue
         if ours is None and key.endswith("rope.freq_base"):
             ours = 10_000.0
         if ours is None:  # what is left out must come to the same
             continue
         if key not in keys or type(ours) is not type(old):
-            raise WrongError(f"{key} is {ours!r:.200}, it was {old!r:.200}")
+            raise WrongError(f"{key:.200} is {ours!r:.200}, it was {old!r:.200}")
         if key.endswith("rope.freq_base"):
             rope = config["rope_parameters"]
             rope.get("full_attention", rope)["rope_theta"] = ours

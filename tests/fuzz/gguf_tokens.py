@@ -16,6 +16,7 @@ CONTROL, USER_DEFINED, BYTE = 3, 4, 6
 def token_ids(values: dict[str, Any], text: str) -> list[int]:
     """Ids of a text in which the spelling of a control token is that token."""
     values = {key.removeprefix("tokenizer.ggml."): values[key] for key in values}
+    values.setdefault("token_type", [1] * len(values["tokens"]))
     kind = str(values.get("model"))
     found = {"gpt2": _byte_level, "llama": _sentencepiece}[kind](values, text)
     before = [values["bos_token_id"]] if values.get("add_bos_token", kind == "llama") else []

@@ -35,7 +35,10 @@ def explain(llm: LLM, path: Path, base: Path) -> list[str]:
 
 def same_ids(llm: LLM, document: Document) -> str:
     """Compare token ids with what the lists of the file mean."""
-    expected = [token_ids(document.values(), text) for text in TEXTS]
+    try:
+        expected = [token_ids(document.values(), text) for text in TEXTS]
+    except KeyError as error:
+        raise WrongError(f"the file lacks {error}") from error
     found = [llm.tokenizer.encode(text, allowed_special="all") for text in TEXTS]
     if found != expected:
         raise WrongError(f"token ids {found} instead of {expected}")

@@ -196,8 +196,7 @@ def main() -> None:
         for base in sorted(bases.iterdir()):
             _, how, llm = judge(model_of(base, base.name))
             assert llm is not None, f"{base.name}: {how}"
-            nothing = Path(temporary)  # beside it everything has changed, and is compared
-            explain(llm, base, llm, base if base.name in gguf_models.BASES else nothing)
+            explain(llm, base, llm, base)
             undamaged[base.name] = llm
         limit_memory(2 * MOST_MEMORY)
         for number in range(arguments.number, arguments.number + arguments.count):
