@@ -138,7 +138,7 @@ def _always(
     values = factors[ALWAYS]
     if (values == 1).all():
         return {"rope_type": "default"} | base
-    stretch = shortest(values.max())
+    stretch = float(f"{values.max():.6g}")
     frequencies = base["rope_theta"] ** (-np.arange(len(values)) / len(values))
     for length in (2**power for power in range(4, 18)):
         blend = np.clip((length * frequencies / math.tau - 1) / (4 - 1), 0, 1)

@@ -47,7 +47,8 @@ def write_gguf(source: Any, path: Path, tensor_type: str = "F32") -> Path:
             return write_gguf(Path(folder), path, tensor_type)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     tensors = load_file(source / "model.safetensors")
-    _refuse(config, tensors)
+    if features := unsaid(config):
+        raise ValueError(f"a GGUF file of {config['model_type']} cannot say: {features}")
     arch = ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     for name, tensor in _rope_tensors(config).items():
@@ -80,28 +81,27 @@ def _head_dim(config: Config) -> int:
     return config.get("head_dim") or config["hidden_size"] // heads
 
 
-def _refuse(config: Config, tensors: dict[str, Any]) -> None:
+def unsaid(config: Config) -> list[str]:
+    """What a GGUF file cannot say of this config.json, or llama.cpp does not compute."""
     layers, kind = config["num_hidden_layers"], config["model_type"]
-    rope, heads = _rope(config), config["num_attention_heads"]
-    windows = kind in ("gemma3_text", "phi3")
+    rope, scale = _rope(config), config.get("query_pre_attn_scalar")
+    scales = [_head_dim(config)]
+    if layers == 62:  # Gemma 3 27B
+        scales = [config["hidden_size"] // config["num_attention_heads"]]
     every_fourth = [int((layer + 1) % 4 != 0) for layer in range(layers)]
-    biases = {"llama": 7, "qwen2": 3}.get(kind, 0) * layers
-    unsaid = {
+    windows, biases = kind in ("gemma3_text", "phi3"), kind == "llama"
+    features = {
         "a dynamic RoPE": rope["rope_type"] == "dynamic",
         "a YaRN that is not truncated": rope.get("truncate", True) is not True,
         "a window": not windows and _window(config) is not None,
         "layers without RoPE": config.get("no_rope_layers", every_fourth) != every_fourth,
-        "another scale of the queries": kind == "gemma3_text"
-        and config["query_pre_attn_scalar"] != _head_dim(config)
-        and not (layers == 62 and config["query_pre_attn_scalar"] == config["hidden_size"] / heads),
+        "another scale of the queries": scale is not None and scale not in scales,
         "weights of experts as they are": config.get("norm_topk_prob", True) is not True,
-        "dense layers": config.get("mlp_only_layers", []) != []
+        "dense layers": bool(config.get("mlp_only_layers"))
         or config.get("decoder_sparse_step", 1) != 1,
-        "biases": sum(name.endswith(".bias") for name in tensors) > biases,
+        "biases": not biases and bool(config.get("attention_bias") or config.get("mlp_bias")),
     }
-    for feature, present in unsaid.items():
-        if present:
-            raise ValueError(f"a GGUF file of {kind} cannot say: {feature}")
+    return [feature for feature, present in features.items() if present]
 
 
 def _window(config: Config) -> int | None:
@@ -242,13 +242,13 @@ def _merged(tensors: dict[str, np.ndarray], layers: int) -> dict[str, np.ndarray
 
 def _write_tokenizer(writer: Any, config: Config) -> None:
     size = config["vocab_size"]
-    tokens = ["<pad>", "<s>", "</s>", "<|end|>", *byte_alphabet()][:size]
+    tokens = ["<pad>", "<s>", "</s>", "<|end|>", "ab", *byte_alphabet()][:size]
     spare = [f"<unused{index}>" for index in range(size - len(tokens))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens + spare)
     writer.add_token_types(([3, 3, 3, 4] + [1] * size)[: len(tokens)] + [5] * len(spare))
-    writer.add_token_merges([])
+    writer.add_token_merges(["a b"])
     for name in ("bos", "eos", "pad"):
         index = config.get(f"{name}_token_id")
         if isinstance(index, int) and index < size:
