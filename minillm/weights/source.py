@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from minillm.config import read_json
 from minillm.tokenizer import ChatTemplate, Tokenizer
 from minillm.tokenizer.hf_json import parse
-from minillm.weights.gguf import GGUFModel, open_gguf
-from minillm.weights.load import StoredTensor
-from minillm.weights.safetensors import open_tensors
+
+# A folder's settings and tokenizer are read without torch, which takes seconds to load.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from minillm.weights.gguf import GGUFModel
+    from minillm.weights.load import StoredTensor
 
 
 class ModelSource(ABC):
@@ -54,7 +56,7 @@ class ModelSource(ABC):
 
     @property
     @abstractmethod
-    def weights(self) -> Mapping[str, StoredTensor | Tensor]:
+    def weights(self) -> "Mapping[str, StoredTensor | Tensor]":
         """The tensors, by their names in a Hugging Face checkpoint."""
 
 
@@ -87,8 +89,10 @@ class FolderSource(ModelSource):
         return ChatTemplate.from_folder(self.path)
 
     @cached_property
-    def weights(self) -> Mapping[str, StoredTensor | Tensor]:
+    def weights(self) -> "Mapping[str, StoredTensor | Tensor]":
         """The safetensors files."""
+        from minillm.weights.safetensors import open_tensors
+
         return open_tensors(self.path)
 
     def _optional(self, name: str) -> dict[str, Any]:
@@ -101,7 +105,9 @@ class GGUFSource(ModelSource):
     """A GGUF file, translated to what a folder would hold."""
 
     @cached_property
-    def _model(self) -> GGUFModel:
+    def _model(self) -> "GGUFModel":
+        from minillm.weights.gguf import open_gguf
+
         return open_gguf(self.path)
 
     @property
@@ -130,7 +136,7 @@ class GGUFSource(ModelSource):
         return ChatTemplate.from_config(self.tokenizer_config)
 
     @property
-    def weights(self) -> Mapping[str, StoredTensor | Tensor]:
+    def weights(self) -> "Mapping[str, StoredTensor | Tensor]":
         """The tensors, dequantized when they are placed."""
         return self._model.tensors
 
