@@ -80,8 +80,11 @@ def transformers_engine(
 ) -> Engine:
     """The same model folder in transformers: a bare loop, with the last position's logits only.
 
-    Its `generate` would be slower; this is the best that the peer does in eager mode.
+    Its `generate` would be slower; this is the best that the peer does in eager mode. Raises
+    ValueError for a GGUF file, which transformers would dequantize at every step.
     """
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file; the comparison needs a folder (`minillm save`)")
     try:
         from transformers import AutoModelForCausalLM, DynamicCache
         from transformers.utils import logging

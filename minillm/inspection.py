@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Any
 
-from minillm.config import LayerConfig, ModelConfig, RopeConfig, read_json
+from minillm.config import LayerConfig, ModelConfig, RopeConfig
 from minillm.families import read_config
 from minillm.weights.pull import resolve
+from minillm.weights.source import open_source
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -17,14 +18,13 @@ def inspect_model(name: str) -> dict[str, Any]:
     context holds `max_position_embeddings` tokens, or of a layer with a window that many and the
     sinks.
     """
-    folder = resolve(name)
-    settings = read_json(folder / "config.json")
-    config = read_config(settings)
+    source = open_source(resolve(name))
+    config = read_config(source.settings)
     parameters, context = config.num_parameters(), config.max_position_embeddings
     layers = Counter(config.layers)
     return {
-        "model": str(folder),
-        "model_type": settings["model_type"],
+        "model": str(source.path),
+        "model_type": source.settings["model_type"],
         "layers (L)": config.num_hidden_layers,
         "width (C)": config.hidden_size,
         "query heads (H)": config.num_attention_heads,

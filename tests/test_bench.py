@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from minillm.bench import machine, measure, minillm_engine, random_prompts, time_steps
+from minillm.bench import (
+    machine,
+    measure,
+    minillm_engine,
+    random_prompts,
+    time_steps,
+    transformers_engine,
+)
 
 
 def test_one_time_per_step(llm):
@@ -33,6 +40,12 @@ def test_engines_take_turns():
 def test_nothing_to_measure_is_refused(arguments):
     with pytest.raises(ValueError, match=f"{next(iter(arguments))} is"):
         measure({}, 100, **({"prompt_tokens": 3} | arguments))
+
+
+def test_the_peer_needs_a_folder(smollm2):
+    (file,) = smollm2.glob("*.gguf")
+    with pytest.raises(ValueError, match="is a file; the comparison needs a folder"):
+        transformers_engine(file)
 
 
 def test_machine_names_itself():

@@ -222,6 +222,27 @@ def test_inspect(capsys):
     assert facts["weight bytes"]["float32"] == 538_060_032
 
 
+def test_commands_read_a_gguf_file(capsys, smollm2, tmp_path):
+    """It holds the values of the folder that was made from it."""
+    (file,) = smollm2.glob("*.gguf")
+    assert main(["inspect", str(file), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts.pop("model") == str(file)
+    assert facts == {k: v for k, v in inspect_model("smollm2").items() if k != "model"}
+    assert main(["tokenize", "How does it work?", "--model", str(file), "--json"]) == 0
+    ids = capsys.readouterr().out
+    assert main(["tokenize", "How does it work?", "--json"]) == 0
+    assert capsys.readouterr().out == ids
+    assert main(["generate", QUESTION, "--model", str(file)]) == 0
+    assert capsys.readouterr().out == PARIS
+    (tmp_path / "text").write_text("The sea is wide and blue.")
+    compared = ["--text", str(tmp_path / "text"), "--compare", "smollm2", "--json"]
+    assert main(["eval", str(file), *compared]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["KL maximum"] < 1e-6
+    assert found["same top token"] == 1
+
+
 def test_eval_compares_two_precisions(capsys, tmp_path):
     (tmp_path / "notes.txt").write_bytes("Grüße.\r\nThe capital of France is Paris.".encode())
     arguments = ["eval", "smollm2", "--text", str(tmp_path / "notes.txt"), "--context", "8"]

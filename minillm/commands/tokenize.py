@@ -5,13 +5,13 @@ import json
 import sys
 
 from minillm.commands.options import text_of
-from minillm.tokenizer import Tokenizer
 from minillm.weights.pull import resolve
+from minillm.weights.source import open_source
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the ids of a text with their pieces."""
-    tokenizer = Tokenizer.from_file(resolve(arguments.model) / "tokenizer.json")
+    tokenizer = open_source(resolve(arguments.model)).tokenizer
     special = "all" if arguments.special else "none"
     ids = tokenizer.encode(text_of(arguments.text), allowed_special=special)
     pieces = tokenizer.pieces(ids)
