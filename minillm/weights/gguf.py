@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from minillm.weights.gguf_config import hf_config, hf_tensors, token_ids
+from minillm.weights.gguf_config import hf_config, hf_tensors
 from minillm.weights.gguf_file import read_gguf
 from minillm.weights.gguf_tensor import GGUFTensor
 from minillm.weights.gguf_tokenizer import tokenizer_files
@@ -53,7 +53,7 @@ def open_gguf(path: str | Path) -> GGUFModel:
         raise ValueError(f"{path}: {error}") from error
     return GGUFModel(
         settings=settings,
-        generation=token_ids(file.metadata),
+        generation={key: settings[key] for key in settings if key.endswith("_token_id")},
         tokenizer=files["tokenizer.json"],
         tokenizer_config=files["tokenizer_config.json"],
         tensors=tensors,

@@ -47,11 +47,10 @@ def hf_config(metadata: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
     head_dim = found.size("attention.key_length", hidden // heads)
     if (layers := found.size("block_count")) > MAX_LAYERS:
         raise ValueError(f"{found.architecture}.block_count is {layers}; {MAX_LAYERS} at most")
-    vocabulary = len(metadata.get("tokenizer.ggml.tokens", []))
     settings = {
         "architectures": [row.model_class],
         "model_type": row.model_type,
-        "vocab_size": found.size("vocab_size", vocabulary),
+        "vocab_size": found.size("vocab_size", len(_list(metadata, "tokens"))),
         "hidden_size": hidden,
         "intermediate_size": found.size("feed_forward_length"),
         "num_hidden_layers": layers,
@@ -72,13 +71,15 @@ def hf_config(metadata: dict[str, Any], tensors: Tensors) -> dict[str, Any]:
 
 def _row(metadata: dict[str, Any]) -> tuple[Architecture, Metadata]:
     name = metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise ValueError(f"general.architecture is {name!r:.80}; a name is needed")
     if (kind := metadata.get("general.type", "model")) != "model":
-        raise ValueError(f"general.type is {kind!r}; supported is 'model'")
-    found = Metadata(metadata, str(name))
-    row = ARCHITECTURES.get((str(name), found.size("expert_count", 0, least=0) > 0))
+        raise ValueError(f"general.type is {kind!r:.80}; supported is 'model'")
+    found = Metadata(metadata, name)
+    row = ARCHITECTURES.get((name, found.size("expert_count", 0, least=0) > 0))
     if row is None:
         known = ", ".join(sorted({name for name, _ in ARCHITECTURES}))
-        raise ValueError(f"general.architecture is {name!r}; supported are {known}")
+        raise ValueError(f"general.architecture is {name!r:.80}; supported are {known}")
     return row, found
 
 
@@ -115,21 +116,20 @@ def token_ids(metadata: dict[str, Any]) -> dict[str, Any]:
     Those are the ones that the file names (eos, eot, eom) and control tokens that look like them,
     which is how llama.cpp stops.
     """
-    tokens = metadata.get("tokenizer.ggml.tokens", [])
-    named = {}
+    tokens = _list(metadata, "tokens")
+    # What llama.cpp takes where a SentencePiece vocabulary does not say.
+    named = {"bos": 1, "eos": 2} if metadata.get("tokenizer.ggml.model") == "llama" else {}
     for name in ("bos", "eos", "padding", "eot", "eom"):
         key = f"tokenizer.ggml.{name}_token_id"
         if (index := metadata.get(key)) is not None:
-            if not isinstance(index, int) or not 0 <= index < len(tokens):
-                raise ValueError(f"{key} is {index!r}, beyond the vocabulary of {len(tokens)}")
+            if type(index) is not int or not 0 <= index < len(tokens):
+                raise ValueError(f"{key} is {index!r:.80}, beyond the vocabulary of {len(tokens)}")
             named[name] = index
-    kinds = metadata.get("tokenizer.ggml.token_type", [])
     ends = [named[name] for name in ("eos", "eot", "eom") if name in named]
-    ends += [
-        index
-        for index, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
-        if token in END_OF_TURN and kind == CONTROL
-    ]
+    kinds = _list(metadata, "token_type")
+    for index, (token, kind) in enumerate(zip(tokens, kinds, strict=False)):
+        if kind == CONTROL and token in END_OF_TURN:
+            ends.append(index)
     ends = list(dict.fromkeys(ends))
     ids = {
         "bos_token_id": named.get("bos"),
@@ -137,6 +137,11 @@ def token_ids(metadata: dict[str, Any]) -> dict[str, Any]:
         "pad_token_id": named.get("padding"),
     }
     return {name: index for name, index in ids.items() if index is not None}
+
+
+def _list(metadata: dict[str, Any], name: str) -> list[Any]:
+    found = metadata.get(f"tokenizer.ggml.{name}")
+    return found if isinstance(found, list) else []
 
 
 def hf_tensors(

@@ -27,6 +27,7 @@ VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 2**26
 MAX_ELEMENTS = 2**22
 MAX_DIMENSIONS = 4
+MAX_NAME = 200
 # Elements of 8 bytes stay aligned in memory, and the padding stays small.
 ALIGNMENTS = [2**power for power in range(3, 17)]
 
@@ -92,11 +93,12 @@ def _read(header: "_Header") -> GGUFFile:
     alignment = metadata.get("general.alignment", 32)
     if alignment not in ALIGNMENTS:
         raise ValueError(
-            f"general.alignment is {alignment!r}; a power of 2 from 8 to {ALIGNMENTS[-1]} is needed"
+            f"general.alignment is {alignment!r:.80}; a power of 2 from 8 to {ALIGNMENTS[-1]} is "
+            "needed"
         )
     if (parts := metadata.get("split.count", 1)) not in (0, 1):
         raise ValueError(
-            f"one of {parts} files that make the model; join them with llama.cpp's "
+            f"one of {parts!r:.80} files that make the model; join them with llama.cpp's "
             "`llama-gguf-split --merge`"
         )
     records = header.records(num_tensors)
@@ -138,6 +140,14 @@ class _Header:
         except UnicodeDecodeError as error:
             raise ValueError(f"{what} at byte {begin:,} is not UTF-8 ({error.reason})") from None
 
+    def name(self, what: str) -> str:
+        name = self.text(what)
+        if not (name.isascii() and name.isprintable() and 0 < len(name) <= MAX_NAME):
+            raise ValueError(
+                f"{what} is {name!a:.80}; 1 to {MAX_NAME} printable ASCII characters are needed"
+            )
+        return name
+
     def count(self, number: int, size: int, what: str) -> int:
         """`number`, if the file has room for so many things of at least `size` bytes each."""
         if number > (room := (len(self.content) - self.at) // size):
@@ -148,7 +158,7 @@ class _Header:
         found: dict[str, Any] = {}
         # An entry is a length, a type and a value at least.
         for _ in range(self.count(number, 8 + 4 + 1, "metadata entries")):
-            key = self.text("a metadata key")
+            key = self.name("a metadata key")
             if key in found:
                 raise ValueError(f"metadata key {key!r} stands there twice")
             found[key] = self.value(key, self.number(4, f"the type of {key}"))
@@ -207,7 +217,7 @@ class _Header:
         found = {}
         # A record is a length, a number of dimensions, one of them, a type and an offset at least.
         for _ in range(self.count(number, 8 + 4 + 8 + 4 + 8, "tensors")):
-            name = self.text("a tensor name")
+            name = self.name("a tensor name")
             if name in found:
                 raise ValueError(f"tensor {name!r} stands there twice")
             dimensions = self.number(4, f"the number of dimensions of {name}")

@@ -35,7 +35,8 @@ class Metadata:
         whole = isinstance(number, int) and not isinstance(number, bool)
         if not whole or not least <= number < 2**31:
             raise ValueError(
-                f"{self.architecture}.{key} is {number!r}; a whole number from {least} is needed"
+                f"{self.architecture}.{key} is {number!r:.80}; a whole number from {least} is "
+                "needed"
             )
         return int(number)
 
@@ -43,7 +44,9 @@ class Metadata:
         """A number above 0: a float32 as its shortest decimal, 1e-05 for 9.999999747378752e-06."""
         number = self.get(key, default)
         if not isinstance(number, float) or not 0 < number < float("inf"):
-            raise ValueError(f"{self.architecture}.{key} is {number!r}; a number above 0 is needed")
+            raise ValueError(
+                f"{self.architecture}.{key} is {number!r:.80}; a number above 0 is needed"
+            )
         return shortest(number)
 
 

@@ -46,10 +46,10 @@ def rope_parameters(
     kind = metadata.get("rope.scaling.type", "longrope" if LONG in factors else "linear")
     if ALWAYS in factors and _stretch(metadata) == 1:
         kind = "factors"
-    if kind not in SCALINGS:
+    if not isinstance(kind, str) or kind not in SCALINGS:
         raise ValueError(
-            f"{metadata.architecture}.rope.scaling.type is {kind!r}; known are none, linear, yarn "
-            "and longrope"
+            f"{metadata.architecture}.rope.scaling.type is {kind!r:.80}; known are none, linear, "
+            "yarn and longrope"
         )
     attention = metadata.decimal("rope.scaling.attn_factor", 1.0)
     if attention != 1 and kind not in ("yarn", "longrope"):
@@ -93,7 +93,7 @@ def _yarn(metadata: Metadata, base: dict[str, Any], factors: Mapping[str, Array]
     factor = _stretch(metadata)
     if (mix := metadata.get("rope.scaling.yarn_ext_factor", 1.0)) != 1:
         raise ValueError(
-            f"{metadata.architecture}.rope.scaling.yarn_ext_factor is {mix!r}; supported is 1"
+            f"{metadata.architecture}.rope.scaling.yarn_ext_factor is {mix!r:.80}; supported is 1"
         )
     found = _unscaled(metadata, base, factors) | {
         "rope_type": "yarn",

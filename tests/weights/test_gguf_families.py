@@ -270,6 +270,12 @@ def test_yarn_and_its_attention_factor(tmp_path):
     assert (found["attention_factor"], found["beta_fast"]) == (1.25, 16.0)
 
 
+def test_a_kind_of_another_type_is_refused(tmp_path):
+    for kind in (["yarn"], 1, None):
+        with pytest.raises(ValueError, match=r"rope\.scaling\.type is"):
+            with_rope("qwen2", tmp_path, {"scaling.type": kind})
+
+
 def test_factors_that_nothing_uses_are_refused(tmp_path):
     both = {"factors_long": [1.0] * 4, "factors_short": [1.0] * 4}
     with pytest.raises(ValueError, match="longrope needs the tensors"):
@@ -298,3 +304,8 @@ def test_ends_of_turn():
     del metadata["tokenizer.ggml.eot_token_id"], metadata["tokenizer.ggml.eom_token_id"]
     assert token_ids(metadata)["eos_token_id"] == 2
     assert token_ids({}) == {}
+
+
+def test_ends_of_a_sentencepiece_vocabulary_are_known_without_keys():
+    metadata = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>"]}
+    assert token_ids(metadata) == {"bos_token_id": 1, "eos_token_id": 2}
