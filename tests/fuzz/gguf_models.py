@@ -221,7 +221,8 @@ def to_folder(document: Document, base: GGUFBase, original: Document, source: Pa
             continue
         if ours is None and key.endswith("rope.freq_base"):
             ours = 10_000.0
-        if ours is None:  # what is left out must come to the same
+        # What is left out must come to the same, and a length counts only where YaRN is on.
+        if ours is None or key.endswith("rope.scaling.original_context_length"):
             continue
         if key not in keys or type(ours) is not type(old):
             raise WrongError(f"{key:.200} is {ours!r:.200}, it was {old!r:.200}")

@@ -18,6 +18,8 @@ def token_ids(values: dict[str, Any], text: str) -> list[int]:
     values = {key.removeprefix("tokenizer.ggml."): values[key] for key in values}
     values.setdefault("token_type", [1] * len(values["tokens"]))
     kind = str(values.get("model"))
+    if kind == "llama":  # what llama.cpp takes where nothing is said
+        values = {"bos_token_id": 1, "eos_token_id": 2} | values
     found = {"gpt2": _byte_level, "llama": _sentencepiece}[kind](values, text)
     before = [values["bos_token_id"]] if values.get("add_bos_token", kind == "llama") else []
     return before + found + ([values["eos_token_id"]] if values.get("add_eos_token") else [])

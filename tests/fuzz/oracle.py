@@ -1,7 +1,7 @@
 """Why a damaged model that loads counts as valid, by computations that are not minillm's.
 
-Logits are compared with transformers', token ids with those of `tokenizers`, rendered templates
-with plain Jinja's, tables of tensors with the bytes in the files. `WrongError` is a silent fault.
+Logits and rendered templates are compared with transformers', token ids with those of the library
+`tokenizers`, tables of tensors with the bytes in the files. `WrongError` is a silent fault.
 """
 
 import json
@@ -83,6 +83,8 @@ def model_settings(folder: Path, base: Path) -> dict[str, Any]:
         known = AutoConfig.for_model(settings["model_type"]).to_dict().keys() | OLD_KEYS
     except (KeyError, TypeError, ValueError):
         return settings
+    if "num_local_experts" in settings:  # the newer name of the same
+        settings.pop("num_experts", None)
     whole = json.loads((base / "config.json").read_bytes())
     ids = {key: whole[key] for key in whole if key.endswith("_token_id")}
     return {key: settings[key] for key in settings if key in known} | ids
@@ -176,7 +178,9 @@ def template_of(folder: Path) -> tuple[str | None, dict[str, str]]:
 
 
 def same_text(llm: LLM, source: str | None, tokens: dict[str, str]) -> str:
-    """Compare the rendered template with what Jinja makes of it without minillm's sandbox."""
+    """Compare the rendered template with what transformers makes of it."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     if llm.chat_template is None:
         if source is not None:
             raise WrongError(f"there is no chat template, but in the file {source!r:.200}")
@@ -187,24 +191,9 @@ def same_text(llm: LLM, source: str | None, tokens: dict[str, str]) -> str:
         ours = llm.chat_template.render(MESSAGES)
     except ValueError:
         return "the template objects to a longer conversation"
-    theirs = _plain_jinja(source).render(
-        messages=MESSAGES, add_generation_prompt=True, tools=None, documents=None, **tokens
-    )
+    theirs = render_jinja_template(
+        [MESSAGES], chat_template=source, add_generation_prompt=True, **tokens
+    )[0][0]
     if ours != theirs:
         raise WrongError(f"the template gives {ours!r:.300} instead of {theirs!r:.300}")
-    return "the template's text equals plain Jinja's"
-
-
-def _plain_jinja(source: str) -> Any:
-    from datetime import datetime
-
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = lambda value, ensure_ascii=False, **options: json.dumps(
-        value, ensure_ascii=ensure_ascii, **options
-    )
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(source)
+    return "the template's text equals transformers'"

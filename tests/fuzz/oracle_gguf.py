@@ -23,7 +23,7 @@ def explain(llm: LLM, path: Path, base: Path) -> list[str]:
         reasons.append(compare_logits(llm, Path(temporary)))
     reasons.append(same_ids(llm, document))
     values = document.values()
-    source = values.get("tokenizer.chat_template")
+    source = values.get("tokenizer.chat_template") or None  # an empty one is none
     tokens = {
         f"{key}_token": values["tokenizer.ggml.tokens"][values[f"tokenizer.ggml.{name}_token_id"]]
         for key, name in {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}.items()
