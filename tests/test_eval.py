@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ from minillm.eval import (
     windows,
 )
 from tests.checkout import ROOT
+from tests.parity import measure
+from tests.parity.models import RICHEST, saved, theirs, token_ids
 
 LN2 = math.log(2)
 TEXT = (ROOT / "data" / "corpus.txt").read_text(encoding="utf-8")[:700]
@@ -137,6 +141,22 @@ def test_equals_a_plain_transformers_loop(llm, peer, context, stride, record_pro
         f"perplexity of {count} tokens, context {context}, stride {stride}: {found.perplexity:.4f},"
         f" transformers {math.exp(expected):.4f}",
     )
+
+
+@pytest.mark.parametrize("name", [*RICHEST.values(), "phi3-longrope"])
+def test_every_family_equals_the_plain_loop(name):
+    """Windows past the sliding window (9), and past the original RoPE length (16) by one or more.
+
+    The last token of a window is not run, but counts where RoPE depends on the window's length.
+    """
+    folder, no_tokenizer = saved(name), cast(Any, SimpleNamespace(ids_without_token=lambda n: []))
+    llm = LLM(measure.ours(folder), no_tokenizer)
+    model, (ids,) = theirs(folder), token_ids(1, 60).tolist()
+    for context, stride in ((40, 15), (17, 17)):
+        expected, count = transformers_nll(model, ids, context, stride)
+        found = perplexity(read(llm, ids, context=context, stride=stride))
+        assert found.tokens == count
+        assert found.nll == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_token_that_the_tokenizer_puts_first_is_not_scored(llm):
