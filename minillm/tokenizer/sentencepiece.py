@@ -28,6 +28,9 @@ class SentencePieceTokenizer(TokenTable):
       whole characters included, which would hold a stream back until the run ends.
     - At the beginning of a text only the one space goes that encoding put there. The library's
       Metaspace decoder takes away all those in the first token.
+
+    A Metaspace that puts ▁ only where there is none gives `x` and ` x` the same ids, so one space
+    at the beginning of a text is lost for good there.
     """
 
     def __init__(self, data: SentencePieceData) -> None:

@@ -134,7 +134,7 @@ def _decoder(document: Mapping[str, Any]) -> tuple[Callable[[str], bytes], bool]
         replace.append((_one_character(spec, where, "replacement"), " "))
         strip = _scheme(spec, where) != "never"
     else:
-        if not kinds or kinds != sorted(set(kinds), key=order.index) or "Strip" in kinds[:-1]:
+        if not kinds or kinds != [kind for kind in order if kind in kinds]:
             needed = f"a Metaspace, or {', '.join(order)} in this order"
             raise ValueError(f"decoder is {show(document.get('decoder'))}; allowed: {needed}")
         for spec, kind, where in steps:
@@ -147,6 +147,8 @@ def _decoder(document: Mapping[str, Any]) -> tuple[Callable[[str], bytes], bool]
                 strip = _stripped(spec, where, kinds)
 
     byte_fallback = "ByteFallback" in kinds
+    if document["model"].get("byte_fallback") and not byte_fallback:
+        raise ValueError("decoder has no ByteFallback, so byte tokens would show as <0x..>")
 
     def bytes_of(token: str) -> bytes:
         for pattern, content in replace:
