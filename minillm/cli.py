@@ -122,12 +122,16 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("--json", action="store_true", help="print as JSON")
 
     pull = add("pull", "fetch a model into the cache")
-    pull.add_argument("model", help="smollm2, or owner/name on the Hugging Face hub")
+    pull.add_argument(
+        "model", help="smollm2, or on the Hugging Face hub owner/name, or owner/name:FILE.gguf"
+    )
     pull.add_argument("--quiet", action="store_true", help="no progress")
 
     evaluate = add("eval", "measure how well a model predicts a text (perplexity)")
     evaluate.add_argument("model", nargs="?", default="smollm2", help=MODEL)
-    evaluate.add_argument("--text", required=True, help="a text file; - is standard input")
+    evaluate.add_argument(
+        "--text", metavar="FILE", required=True, help="a text file; - is standard input"
+    )
     evaluate.add_argument(
         "--context",
         type=int,
@@ -140,7 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--compare", metavar="OTHER", help="KL divergence of this model from MODEL (default: MODEL)"
     )
-    evaluate.add_argument("--compare-dtype", help="the type in which OTHER runs (default: --dtype)")
+    evaluate.add_argument(
+        "--compare-dtype", metavar="DTYPE", help="the type in which OTHER runs (default: --dtype)"
+    )
     evaluate.add_argument("--json", action="store_true", help="print as JSON")
     _add_running(evaluate)
 

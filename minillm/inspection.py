@@ -1,6 +1,7 @@
 """What a model is made of and what memory it takes, from its description alone."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from minillm.config import LayerConfig, ModelConfig, RopeConfig
@@ -41,6 +42,7 @@ def inspect_model(name: str) -> dict[str, Any]:
         "parameters": parameters,
         "of these in the embedding": config.vocab_size * config.hidden_size,
         "of these at work for a token": parameters - idle_parameters(config),
+        "bytes of the weight files": weight_file_bytes(source.path),
         "weight bytes": {kind: parameters * size for kind, size in BYTES.items()},
         "cache bytes per token": {
             kind: config.cache_bytes_per_token(size) for kind, size in BYTES.items()
@@ -49,6 +51,12 @@ def inspect_model(name: str) -> dict[str, Any]:
             kind: cache_bytes(config, context, size) for kind, size in BYTES.items()
         },
     }
+
+
+def weight_file_bytes(path: Path) -> int:
+    """Size of a GGUF file, or of all the safetensors files of a folder."""
+    files = [path] if path.is_file() else path.glob("*.safetensors")
+    return sum(file.stat().st_size for file in files)
 
 
 def cache_bytes(config: ModelConfig, num_tokens: int, bytes_per_value: int) -> int:

@@ -227,8 +227,10 @@ def test_commands_read_a_gguf_file(capsys, smollm2, tmp_path):
     (file,) = smollm2.glob("*.gguf")
     assert main(["inspect", str(file), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts.pop("model") == str(file)
-    assert facts == {k: v for k, v in inspect_model("smollm2").items() if k != "model"}
+    of_folder = inspect_model("smollm2")
+    assert facts.pop("bytes of the weight files") == file.stat().st_size
+    assert of_folder.pop("bytes of the weight files") > of_folder["weight bytes"]["float32"]
+    assert facts == of_folder | {"model": str(file)}
     assert main(["tokenize", "How does it work?", "--model", str(file), "--json"]) == 0
     ids = capsys.readouterr().out
     assert main(["tokenize", "How does it work?", "--json"]) == 0

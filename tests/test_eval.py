@@ -129,7 +129,7 @@ def transformers_nll(model, ids, context, stride):
     return total / count, count
 
 
-@pytest.mark.parametrize(("context", "stride"), [(64, 32), (64, 64), (50, 15), (2_048, 512)])
+@pytest.mark.parametrize(("context", "stride"), [(64, 32), (64, 64), (2_048, 512)])
 def test_equals_a_plain_transformers_loop(llm, peer, context, stride, record_property):
     ids = llm.tokenizer.encode(TEXT)
     expected, count = transformers_nll(peer, ids, context, stride)
