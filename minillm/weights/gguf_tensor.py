@@ -21,9 +21,11 @@ PLAIN = {
     "BF16": torch.bfloat16,
     "F64": torch.float64,
 }
-# Values dequantized at a time. So few stay in a core's cache, and PyTorch copies them without
-# waking its other threads, which costs far more than the copy where the cores are busy.
-CHUNK_VALUES = 2**15
+# Values dequantized at a time: many enough for numpy, few enough to stay in a core's cache.
+CHUNK_VALUES = 2**17
+# Values copied at a time: so few PyTorch copies without waking its other threads, which costs far
+# more than the copy where the cores are busy.
+COPY_VALUES = 2**15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +58,11 @@ class GGUFTensor:
             return self._values(self.data).view(self.shape).to(device=device, dtype=dtype)
         result = torch.empty(self.shape, dtype=dtype, device=device)
         rows, first = result.view(len(self.data), -1), 0
+        step = max(1, COPY_VALUES // rows.shape[1])
         for values in self.chunks():
-            rows[first : first + len(values)] = values
-            first += len(values)
+            for piece in values.split(step):
+                rows[first : first + len(piece)] = piece
+                first += len(piece)
         return result
 
     def chunks(self) -> Iterator[Tensor]:
