@@ -98,10 +98,8 @@ def print_row(title: str, row: Row) -> None:
 
 def print_foot(failed: list[str]) -> None:
     """The bounds, what passed them, and where this was measured."""
-    print(
-        f"\nBounds: float32 {FLOAT32_BOUND:.0e}; bfloat16, for each tiny model: rms within 1.5 times"
-    )
-    print("theirs + 1/512, largest difference within twice theirs + 1/32.")
+    print(f"\nBounds, for each tiny model: float32 {FLOAT32_BOUND:.0e}; bfloat16: rms", end=" ")
+    print("within 1.5 times theirs + 1/512, difference within twice theirs + 1/32.")
     here = machine()
     print(f"{here['cpu']}, one thread; Python {sys.version.split()[0]}, ", end="")
     print(", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "gguf")))

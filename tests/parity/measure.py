@@ -166,7 +166,7 @@ def measured(name: str, dtype: torch.dtype) -> Measured:
     steps = reference_steps(exact, ids, start) if case.trained else expected
     prompts, more = ids[:, :start].tolist(), ids[:, start:]
     found: dict[str, list[Errors]] = {way: [] for way in WAYS}
-    for kind in (DenseKVCache, new_cache):
+    for kind in (DenseKVCache, new_cache) if case.windowed else (DenseKVCache,):
         fresh = functools.partial(kind, model.config, *ids.shape, dtype=dtype)
         found["forward"].append(Errors.of(whole(model, ids, fresh()), expected))
         for size in CHUNKS:
