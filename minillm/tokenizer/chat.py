@@ -9,7 +9,7 @@ from minillm.config import read_json
 from minillm.tokenizer.checks import check_text
 from minillm.tokenizer.conversation import Rendering, checked, flattened
 from minillm.tokenizer.disguise import disguise, map_texts
-from minillm.tokenizer.hf_parts import show
+from minillm.tokenizer.hf_parts import field, show
 from minillm.tokenizer.sentencepiece import AnyTokenizer
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class ChatTemplate:
                 special[name] = text
         source = config.get("chat_template")
         if isinstance(source, list):  # several, by name
-            named = [item for item in source if isinstance(item, Mapping)]
-            source = {str(item.get("name")): item.get("template") for item in named} or None
+            named = {field(t, "chat_template", "name", str): t.get("template") for t in source}
+            source = named or None
         return None if source is None else cls(source, special)
 
     @classmethod
@@ -96,7 +96,8 @@ class ChatTemplate:
         variables: what else the template may ask for, such as `enable_thinking=False`.
 
         Raises: ValueError that names the message at fault, says what the template objects to, or
-        which message or variable it leaves out without a word.
+        which message or variable it does not know; where it leaves out a message of a role that it
+        knows, a warning.
         """
         return self._prepare(
             messages,

@@ -1,6 +1,7 @@
 """A conversation as a chat template is given it, and what the template makes of it."""
 
 import json
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from minillm.tokenizer.sandbox import SandboxedTemplate
 
 ROLES = ("system", "user", "assistant", "tool")
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one field
+MAX_TRIED = 8
 END = "⟦end of the last message⟧ "  # with a space, which shows whether the template cuts spaces
 
 Conversation = Sequence[dict[str, Any]]
@@ -46,8 +49,10 @@ def _checked(message: object, where: str, words: Collection[Any]) -> dict[str, A
     elif not isinstance(content, str) and not (content is None and calls):
         needed = "text, a list of parts, or None beside tool calls is needed"
         raise ValueError(f"{where}['content'] is {show(content)}; {needed}")
+    copy = {key: value for key, value in message.items() if value is not None}
+    if (thought := next((copy[key] for key in REASONING if key in copy), None)) is not None:
+        copy = {"thinking": thought} | copy | {"reasoning_content": thought}
     try:
-        copy = {key: value for key, value in message.items() if value is not None}
         return dict(map_texts(copy, str))
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
@@ -78,33 +83,43 @@ def append(message: dict[str, Any], text: str) -> dict[str, Any]:
 def check_dropped(
     messages: Conversation,
     text: str,
+    words: Collection[Any],
     render: Callable[[Conversation], str],
 ) -> None:
-    """ValueError where the template left a message out, which many do with roles unknown to them.
+    """Raise or warn where the template left a message out.
 
-    A message whose text does not occur in what was rendered, in its turn and as it is or as JSON,
-    was left out if other text in it would have made no difference. The assistant's messages are
-    not looked at: templates cut what it thought, and some the text beside its tool calls.
+    ValueError where the template does not name the role: many say nothing then. A warning where it
+    does, and still left the message out, as Mistral's do with the system message when the last
+    message is not the user's.
+
+    Suspect is a message whose text does not occur in what was rendered, in its turn and as it is
+    or as JSON, or stands in such a text. It was left out if other text in it would have made no
+    difference, which is tried for so many (`MAX_TRIED`). The assistant's messages are not looked
+    at: templates cut what it thought, and some the text beside its tool calls.
     """
     end = 0
-    for i, message in enumerate(messages):
-        if message["role"] == "assistant":
+    found: list[tuple[int, str]] = []
+    lost: list[tuple[int, str]] = []
+    asked = [(i, message) for i, message in enumerate(messages) if message["role"] != "assistant"]
+    parts = [(i, part.strip()) for i, message in asked for part in texts_of(message)]
+    for i, part in parts:
+        if not part:
             continue
-        for part in filter(None, map(str.strip, texts_of(message))):
-            found = text.find(part, end)
-            if found < 0:
-                part = json.dumps(part, ensure_ascii=False)[1:-1]
-                found = text.find(part, end)
-            if found >= 0:
-                end = found + len(part)
-                continue
-            try:
-                other = render([*messages[:i], append(message, " (more)"), *messages[i + 1 :]])
-            except ValueError:
-                other = ""
-            if other == text:
-                needed = "the chat template leaves it out"
-                raise ValueError(f"messages[{i}] is {show(message)}; {needed}")
+        spellings = (part, json.dumps(part, ensure_ascii=False)[1:-1])
+        ends = [at + len(spelt) for spelt in spellings if (at := text.find(spelt, end)) >= 0]
+        end = min(ends, default=end)
+        (found if ends else lost).append((i, part))
+    suspects = lost + [(i, part) for i, part in found if any(part in whole for _, whole in lost)]
+    for i in list(dict.fromkeys(i for i, _ in suspects))[:MAX_TRIED]:
+        try:
+            other = render([*messages[:i], append(messages[i], " (more)"), *messages[i + 1 :]])
+        except ValueError:
+            continue
+        if other == text:
+            problem = f"messages[{i}] is {show(messages[i])}; the chat template leaves it out"
+            if messages[i]["role"] not in words:
+                raise ValueError(problem)
+            warnings.warn(problem, stacklevel=4)
 
 
 class Rendering:
@@ -130,7 +145,7 @@ class Rendering:
             messages = [*messages[:-1], append(messages[-1], END)]
         text = self._render(messages)
         if check:
-            check_dropped(messages, text, self._render)
+            check_dropped(messages, text, self.template.words, self._render)
         return _cut(text) if self.to_continue else text
 
     def takes_parts(self) -> bool:
