@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 import time
+from typing import Any
 
 import pytest
 import tokenizers
