@@ -217,7 +217,7 @@ def to_folder(document: Document, base: GGUFBase, original: Document, source: Pa
     keys = {f"{base.architecture}.{key}": hf for key, hf in (KEYS | base.keys).items()}
     for key in sorted(values.keys() | before.keys()):
         ours, old = values.get(key), before.get(key)
-        if ours == old or not key.startswith((f"{base.architecture}.", "split.")):
+        if ours == old or not key.startswith(f"{base.architecture}."):
             continue
         if ours is None and key.endswith("rope.freq_base"):
             ours = 10_000.0
@@ -229,6 +229,8 @@ def to_folder(document: Document, base: GGUFBase, original: Document, source: Pa
         if key.endswith("rope.freq_base"):
             rope = config["rope_parameters"]
             rope.get("full_attention", rope)["rope_theta"] = ours
+        elif key.endswith("attention.sliding_window") and ours == 0:  # none
+            config |= {"sliding_window": 4_096, "layer_types": ["full_attention"] * 2}
         else:
             config[keys[key]] = ours
     config["tie_word_embeddings"] = "output.weight" not in stored(document)
@@ -246,11 +248,8 @@ def _weights(
         if name not in before or tensor.shape != before[name].shape:
             raise WrongError(f"{name} is {tensor.kind} {tensor.shape}, which was not there before")
         raw = np.frombuffer(tensor.data, np.uint8).reshape(*tensor.shape[:-1], -1)
-        with np.errstate(all="ignore"):
-            values = torch.from_numpy(
-                gguf.quants.dequantize(raw, getattr(Kind, tensor.kind)).copy()
-            )
-        values = values.view(tensor.shape) - base.norm_offset * ("norm" in name)
+        values = torch.from_numpy(_floats(raw, tensor.kind)).view(tensor.shape)
+        values = values - base.norm_offset * ("norm" in name)
         if base.permuted and (".attn_q." in name or ".attn_k." in name):
             heads = config["num_attention_heads" if "_q" in name else "num_key_value_heads"]
             split = values.view(heads, -1, 2, values.shape[-1]).transpose(1, 2)
@@ -260,3 +259,10 @@ def _weights(
             hf_name: part.contiguous() for hf_name, part in zip(names[name], parts, strict=True)
         }
     return found
+
+
+def _floats(raw: Any, kind: str) -> Any:
+    if kind == "F64":
+        return raw.view(np.float64).astype(np.float32)
+    with np.errstate(all="ignore"):
+        return gguf.quants.dequantize(raw, getattr(Kind, kind)).copy()
