@@ -204,6 +204,7 @@ ARCHITECTURES: dict[tuple[str, bool], Architecture] = {
         more=_mixtral,
         keys=EXPERT_KEYS,
         permuted=True,
+        rope_tensors=frozenset({"rope_freqs.weight"}),
     ),
     ("smollm3", False): Architecture(
         model_type="smollm3",

@@ -60,7 +60,7 @@ class GGUFTensor:
         rows, first = result.view(len(self.data), -1), 0
         step = max(1, COPY_VALUES // rows.shape[1])
         for values in self.chunks():
-            for piece in values.split(step):
+            for piece in torch.split(values, step):
                 rows[first : first + len(piece)] = piece
                 first += len(piece)
         return result

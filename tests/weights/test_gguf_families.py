@@ -2,10 +2,17 @@
 
 import json
 
+import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, Gemma3ForCausalLM, Gemma3TextConfig
+from transformers import (
+    AutoConfig,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from minillm.config import read_json
@@ -102,6 +109,24 @@ def test_the_writer_refuses_what_a_file_cannot_say(name, message, tmp_path):
         write_gguf(saved(name), tmp_path / "a.gguf")
 
 
+@pytest.mark.parametrize("tensor_type", ["F16", "BF16", "Q8_0", "Q4_1"])
+def test_permuted_rows_and_experts_in_blocks(tensor_type, tmp_path):
+    """The values are those of the checkpoint, rounded as the type rounds them."""
+    sizes = SIZES | {"hidden_size": 64, "head_dim": 8, "intermediate_size": 96}
+    torch.manual_seed(0)
+    MixtralForCausalLM(MixtralConfig(**sizes, num_local_experts=3)).save_pretrained(tmp_path)
+    found = open_gguf(write_gguf(tmp_path, tmp_path / "a.gguf", tensor_type)).tensors
+    kind = gguf.GGMLQuantizationType[tensor_type]
+    weights = open_weights(tmp_path)
+    assert found.keys() == weights.keys()
+    for name, tensor in weights.items():
+        value = tensor.numpy()
+        # o_proj has rows of 48 values, which blocks of 32 do not divide: it stays as it is.
+        if value.ndim > 1 and value.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0:
+            value = gguf.quants.dequantize(gguf.quants.quantize(value, kind), kind)
+        assert np.array_equal(found[name].to(dtype=torch.float32).numpy(), value), name
+
+
 # Gemma 3
 
 
@@ -154,9 +179,9 @@ def test_gemma_pattern_as_a_number_a_list_or_unsaid(gemma, tmp_path):
     ):
         metadata = file.metadata if pattern is None else file.metadata | {key: pattern}
         assert hf_config(metadata, file.tensors)["layer_types"] == expected
-    for pattern in ([True] * 3, [1, 0, 1, 0], 0, "6"):
+    for wrong in ([True] * 3, [1, 0, 1, 0], 0, "6"):
         with pytest.raises(ValueError, match="sliding_window_pattern is"):
-            hf_config(file.metadata | {key: pattern}, file.tensors)
+            hf_config(file.metadata | {key: wrong}, file.tensors)
     metadata = file.metadata | {"gemma3.attention.sliding_window": 0}
     settings = hf_config(metadata, file.tensors)
     assert (settings["layer_types"], settings["sliding_window"]) == ([full] * 4, None)
