@@ -163,9 +163,9 @@ class Perplexity:
         """exp(nll): as unsure as if it chose evenly among so many tokens."""
         return math.exp(self.nll) if self.nll < 709 else math.inf
 
-    def bits_per_byte(self, bytes_per_token: float) -> float:
-        """nll / ln 2 / bytes_per_token: comparable between tokenizers, as perplexity is not."""
-        return self.nll / math.log(2) / bytes_per_token
+    def bits_per_byte(self, tokens_per_byte: float) -> float:
+        """nll / ln 2 · tokens_per_byte: comparable between tokenizers, as perplexity is not."""
+        return self.nll / math.log(2) * tokens_per_byte
 
 
 def perplexity(readings: Iterable[Reading]) -> Perplexity:

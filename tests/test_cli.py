@@ -275,7 +275,8 @@ def test_eval_reads_standard_input():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the text has 0 tokens; at least 2 are needed"),
+        (b"", "file: empty; a text is needed"),
+        (b"a", "the text has 1 tokens; at least 2 are needed"),
         (b"GGUF\x03\x00\x00\x00\xff", "not a text in UTF-8"),
         (bytes(100), "not a text, it holds bytes of value 0"),
     ],

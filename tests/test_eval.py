@@ -66,7 +66,7 @@ def test_perplexity_by_hand():
     assert found.nll == pytest.approx(0.5 * math.log(8 / 3), rel=1e-6)
     assert found.perplexity == pytest.approx(math.sqrt(8 / 3), rel=1e-6)
     # A fair coin takes one bit; four bytes to a token make that a quarter of a bit per byte.
-    assert Perplexity(5, LN2).bits_per_byte(4) == pytest.approx(0.25)
+    assert Perplexity(5, LN2).bits_per_byte(1 / 4) == pytest.approx(0.25)
     assert Perplexity(5, 1e4).perplexity == math.inf
 
 

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
         "dtype": str(llm.dtype).removeprefix("torch."),
         "perplexity": found.perplexity,
         "nats per token": found.nll,
-        "bits per byte": found.bits_per_byte(text_bytes / text_tokens),
+        "bits per byte": found.bits_per_byte(text_tokens / text_bytes),
         "tokens scored": found.tokens,
         "tokens": len(ids),
         "bytes": text_bytes,
@@ -58,6 +58,8 @@ def _read_text(name: str) -> str:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not a text in UTF-8 ({error})") from error
+    if not text:
+        raise ValueError(f"{name}: empty; a text is needed")
     if "\0" in text:
         raise ValueError(f"{name}: not a text, it holds bytes of value 0")
     return text
