@@ -15,6 +15,7 @@ Settings = Mapping[str, Any]
 """The contents of a config.json."""
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+MAX_LENGTH = "max_position_embeddings"
 
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
 ROPE_TYPES = {"su": "longrope"}  # an older name
@@ -42,6 +43,8 @@ class Family:
     layer_type: FULL or SLIDING for a layer where the settings have no `layer_types`.
     window_flag: `sliding_window` counts only where `use_sliding_window` is true.
     has_rope: whether a layer has position information.
+    rope_by_layer_type: `rope_parameters` may hold one object for each layer type.
+    partial_rotary: `partial_rotary_factor` counts; the code of other families knows nothing of it.
     experts: a layer's experts.
     names: how a tensor's name differs from Llama's: replacements, made one after the other. Where
     several of our tensors get one name, the file holds them as one, stacked by rows in our order.
@@ -52,6 +55,8 @@ class Family:
     layer_type: Callable[[Settings, int], str] = lambda settings, index: FULL
     window_flag: bool = False
     has_rope: Callable[[Settings, int], bool] = lambda settings, index: True
+    rope_by_layer_type: bool = False
+    partial_rotary: bool = False
     experts: Callable[[Settings, int], ExpertsConfig | None] = lambda settings, index: None
     names: tuple[tuple[str, str], ...] = ()
 
@@ -68,8 +73,9 @@ def read_config(settings: Settings) -> ModelConfig:
         if settings.get(key) not in neutral:
             raise ValueError(f"{key} is {settings[key]!r:.200}; supported is {neutral[-1]!r}")
     activation = _or_default(settings, "hidden_activation", settings.get("hidden_act") or "silu")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"hidden_act is {activation!r}; supported are {', '.join(ACTIVATIONS)}")
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ValueError(f"hidden_act is {activation!r:.200}; supported are {known}")
     hidden, heads = _count(settings, "hidden_size"), _count(settings, "num_attention_heads")
     num_layers = _count(settings, "num_hidden_layers", MAX_LAYERS)
     biased = _or_default(settings, "attention_bias", False)
@@ -82,7 +88,7 @@ def read_config(settings: Settings) -> ModelConfig:
         # Absent means multi-head attention: as many key/value heads as query heads.
         "num_key_value_heads": _or_default(settings, "num_key_value_heads", heads),
         "head_dim": _or_default(settings, "head_dim", hidden // heads),
-        "max_position_embeddings": _count(settings, "max_position_embeddings"),
+        "max_position_embeddings": _count(settings, MAX_LENGTH),
         "layers": tuple(_layer(settings, family, index) for index in range(num_layers)),
         "rms_norm_eps": _or_default(settings, "rms_norm_eps", 1e-6),
         "tie_word_embeddings": _or_default(settings, "tie_word_embeddings", False),
@@ -192,19 +198,22 @@ def _qwen3_moe_experts(settings: Settings, index: int) -> ExpertsConfig | None:
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(),
-    "mistral": Family(layer_type=_all_sliding),
+    "mistral": Family(defaults={"sliding_window": 4096}, layer_type=_all_sliding),
     "qwen2": Family(
+        defaults={"sliding_window": 4096, "max_window_layers": 28},
         features=lambda settings: {"attention_bias": True, "attention_output_bias": False},
         layer_type=_qwen_layer_type,
         window_flag=True,
     ),
     "qwen3": Family(
+        defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
         features=lambda settings: {"qk_norm": "head"},
         layer_type=_qwen_layer_type,
         window_flag=True,
     ),
     "qwen3_moe": Family(
         defaults={
+            "sliding_window": 4096,
             "decoder_sparse_step": 1,
             "moe_intermediate_size": 768,
             "num_experts_per_tok": 8,
@@ -238,6 +247,7 @@ FAMILIES: dict[str, Family] = {
         },
         features=_gemma_features,
         layer_type=_gemma_layer_type,
+        rope_by_layer_type=True,
         names=(
             ("post_attention_layernorm", "pre_feedforward_layernorm"),
             ("post_self_attn_layernorm", "post_attention_layernorm"),
@@ -253,8 +263,9 @@ FAMILIES: dict[str, Family] = {
         ),
     ),
     "phi3": Family(
-        defaults={"rms_norm_eps": 1e-5},
+        defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
         layer_type=_all_sliding,
+        partial_rotary=True,
         names=(
             (".q_proj", ".qkv_proj"),
             (".k_proj", ".qkv_proj"),
@@ -316,46 +327,72 @@ def _layer(settings: Settings, family: Family, index: int) -> LayerConfig:
         raise ValueError(f"layer_types[{index}] is {SLIDING} without a sliding_window")
     return LayerConfig(
         sliding_window=window if layer_type == SLIDING else None,
-        rope=_rope(settings, layer_type) if family.has_rope(settings, index) else None,
+        rope=_rope(settings, family, layer_type) if family.has_rope(settings, index) else None,
         experts=family.experts(settings, index),
     )
 
 
-def _rope(settings: Settings, layer_type: str) -> RopeConfig:
+def _rope(settings: Settings, family: Family, layer_type: str) -> RopeConfig:
     """The RoPE of a layer: `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling`."""
-    found = settings.get("rope_parameters")
+    found, scaling = settings.get("rope_parameters"), settings.get("rope_scaling")
+    for value in (found, scaling):
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(
+                f"rope_parameters / rope_scaling is {value!r:.200}; an object is needed"
+            )
+    if found is not None and scaling is not None and found != scaling:
+        raise ValueError(
+            f"rope_parameters is {found!r:.200}, but rope_scaling {scaling!r:.200}: only one counts"
+        )
     theta = _or_default(settings, "rope_theta", 10_000.0)
-    if isinstance(found, Mapping) and isinstance(found.get(layer_type), Mapping):
-        found = found[layer_type]
-    elif found is None and layer_type == SLIDING and "rope_local_base_freq" in settings:
+    by_type = {key: (found or scaling or {}).get(key) for key in (FULL, SLIDING)}
+    if any(value is not None for value in by_type.values()):
+        if not family.rope_by_layer_type or not isinstance(by_type[layer_type], Mapping):
+            raise ValueError(
+                f"rope_parameters has {by_type!r:.200}; one object for each layer type is "
+                f"supported only in some families, and {layer_type} needs one"
+            )
+        found = by_type[layer_type]
+    elif found and family.rope_by_layer_type:
+        raise ValueError(f"rope_parameters is {found!r:.200}; one object per layer type is needed")
+    elif found is None and layer_type == SLIDING and family.rope_by_layer_type:
         found, theta = {}, settings["rope_local_base_freq"]
     elif found is None:
-        found = settings.get("rope_scaling")
-    if found is not None and not isinstance(found, Mapping):
-        raise ValueError(f"rope_parameters / rope_scaling is {found!r:.200}; an object is needed")
+        found = scaling
     values = {"rope_theta": theta, **(found or {})}
     # The older spelling of the key is `type`.
     rope_type = values.get("rope_type", values.get("type", "default"))
     rope_type = ROPE_TYPES.get(rope_type, rope_type) if isinstance(rope_type, str) else rope_type
     if values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
         raise ValueError("YaRN with mscale or mscale_all_dim is not supported")
-    trained = values.get("original_max_position_embeddings")
-    longest = settings["max_position_embeddings"]
-    # Phi-3 keeps it beside the RoPE, where it wins.
-    trained = _or_default(settings, "original_max_position_embeddings", trained)
-    if trained is None and rope_type in ("dynamic", "yarn", "longrope"):
-        trained = longest
     if values.get("partial_rotary_factor") is None:
         values["partial_rotary_factor"] = settings.get("partial_rotary_factor")
+    if values["partial_rotary_factor"] not in (None, 1.0) and not family.partial_rotary:
+        raise ValueError(
+            f"partial_rotary_factor is {values['partial_rotary_factor']!r:.200}; 1.0 is needed in "
+            "this family"
+        )
     named = {f.name: values[f.name] for f in fields(RopeConfig) if values.get(f.name) is not None}
     for key in ("short_factor", "long_factor"):
         if not isinstance(named.get(key, []), list):
             raise ValueError(f"{key} is {named[key]!r:.200}; a list of numbers is needed")
         if key in named:
             named[key] = tuple(named[key])
+    trained, longest = _trained_length(settings, values, rope_type), _count(settings, MAX_LENGTH)
     if rope_type == "longrope" and "factor" not in named and isinstance(trained, int) and trained:
         named["factor"] = max(longest / trained, 1.0)
-    if rope_type != "default" and "factor" not in named:
-        raise ValueError(f"rope_type {rope_type!r} needs a factor")
+    needed = ["low_freq_factor", "high_freq_factor"] if rope_type == "llama3" else []
+    needed += ["factor"] if rope_type != "default" else []
+    if lacking := [key for key in needed if key not in named]:
+        raise ValueError(f"rope_type {rope_type!r:.200} needs a {' and a '.join(lacking)}")
     named |= {"rope_type": rope_type, "original_max_position_embeddings": trained}
     return RopeConfig(**named)
+
+
+def _trained_length(settings: Settings, values: Settings, rope_type: object) -> Any:
+    """The length before stretching, in the place where transformers looks for it."""
+    if rope_type == "dynamic":
+        return settings[MAX_LENGTH]
+    # Phi-3 keeps it beside the RoPE, where it wins.
+    found = _or_default(settings, f"original_{MAX_LENGTH}", values.get(f"original_{MAX_LENGTH}"))
+    return settings[MAX_LENGTH] if found is None and rope_type in ("yarn", "longrope") else found

@@ -204,7 +204,8 @@ class LLM:
             )
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
-            raise ValueError(f"{path}: {error!s:.1000}") from error
+            named = str(error).startswith(str(path))
+            raise ValueError(f"{'' if named else f'{path}: '}{error!s:.1000}") from error
         return cls(
             model,
             tokenizer,
@@ -288,7 +289,8 @@ class LLM:
 
         options: as of `ChatTemplate.encode`: tools, documents, what else the template asks for.
         """
-        return self.generate(self.chat_ids(messages, **options), params)
+        ids = self.chat_ids(messages, **options)
+        return self._collect([self._job(ids, params or SamplingParams())])[0]
 
     def stream_chat(
         self, messages: Messages, params: SamplingParams | None = None, **options: Any
