@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minillm.llm import LLM
-from tests.fuzz.tables import WrongError, folder_tensors
+from tests.fuzz.tables import WrongError, difference, folder_tensors
 
 TEXTS = ["hello the 42", "  Grüße, ½ 🌶\n\tthe  other ", "<|im_start|>user<|im_end|></s>E", "aaa EE"]
 MESSAGES = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": " a\nb "}]
@@ -45,6 +45,8 @@ def explain(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> list[str]:
         reasons.append(same_ids(llm, folder / "tokenizer.json", undamaged))
     if changed & TEMPLATE_FILES:
         reasons.append(same_text(llm, *template_of(folder)))
+    if changed & {"generation_config.json", "config.json"}:
+        reasons.append(same_ends(llm, folder))
     return reasons or ["nothing reads what changed"]
 
 
@@ -55,7 +57,7 @@ def same_bytes(one: Path, other: Path) -> bool:
 
 def same_logits(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> str:
     """Compare with transformers, which reads the damaged config.json and weights itself."""
-    folder_tensors(folder)
+    tensors = difference(folder_tensors(base), folder_tensors(folder))
     with tempfile.TemporaryDirectory() as temporary:
         clean = Path(temporary)
         for path in folder.iterdir():
@@ -64,13 +66,13 @@ def same_logits(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> str:
         settings = model_settings(folder, base)
         (clean / "config.json").write_text(json.dumps(settings))
         try:
-            return compare_logits(llm, clean)
+            return f"{tensors}: {compare_logits(llm, clean)}"
         except RefusalError as error:
             # What transformers cannot read must have counted for nothing.
             if llm.config != undamaged.config:
                 raise WrongError(str(error)) from error
         shutil.copyfile(base / "config.json", clean / "config.json")
-        return compare_logits(llm, clean)
+        return f"{tensors}, no other feature: {compare_logits(llm, clean)}"
 
 
 def model_settings(folder: Path, base: Path) -> dict[str, Any]:
@@ -111,9 +113,9 @@ def compare_logits(llm: LLM, folder: Path) -> str:
         raise RefusalError(reason) from error
     if problems := {key: value for key, value in info.items() if value}:
         raise WrongError(f"transformers finds {str(problems)[:500]}")
-    difference = relative_difference(llm.logits(ids), theirs)
-    if not difference < TOLERANCE:
-        raise WrongError(f"logits differ from transformers' by {difference:.1e} of the largest")
+    largest = relative_difference(llm.logits(ids), theirs)
+    if not largest < TOLERANCE:
+        raise WrongError(f"logits differ from transformers' by {largest:.1e} of the largest")
     return "logits equal transformers'"
 
 
@@ -157,7 +159,29 @@ def same_ids(llm: LLM, path: Path, undamaged: LLM) -> str:
     texts = [llm.tokenizer.decode(ids) for ids in found]
     if texts != decoded:
         raise WrongError(f"decoded {texts} instead of {decoded} {refusal}")
+    same_stream(llm, found)
     return f"token ids and decoded text {by}"
+
+
+def same_stream(llm: LLM, texts: list[list[int]]) -> None:
+    """What streams must be what is decoded at once."""
+    for ids in texts:
+        stream = llm.tokenizer.stream()
+        streamed = "".join([*map(stream.push, ids), stream.flush()])
+        if streamed != (whole := llm.tokenizer.decode(ids)):
+            raise WrongError(f"streamed {streamed!r} instead of {whole!r}")
+
+
+def same_ends(llm: LLM, folder: Path) -> str:
+    """The tokens that end an answer: of generation_config.json, else of config.json."""
+    ends = json.loads((folder / "config.json").read_bytes()).get("eos_token_id")
+    path = folder / "generation_config.json"
+    if path.is_file():
+        ends = json.loads(path.read_bytes()).get("eos_token_id", ends)
+    expected = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+    if llm.eos_token_ids != expected:
+        raise WrongError(f"{set(llm.eos_token_ids)} end an answer instead of {expected}")
+    return "the same end tokens"
 
 
 def template_of(folder: Path) -> tuple[str | None, dict[str, str]]:

@@ -7,20 +7,21 @@ import tempfile
 from pathlib import Path
 
 from minillm.llm import LLM
-from tests.fuzz.gguf_format import Document, decode
+from tests.fuzz.gguf_format import Document, decode, stored
 from tests.fuzz.gguf_models import BASES, source_of, to_folder
 from tests.fuzz.gguf_tokens import token_ids
-from tests.fuzz.oracle import TEXTS, compare_logits, same_text
-from tests.fuzz.tables import WrongError
+from tests.fuzz.oracle import TEXTS, compare_logits, same_stream, same_text
+from tests.fuzz.tables import WrongError, difference
 
 
 def explain(llm: LLM, path: Path, base: Path) -> list[str]:
     """Why what was loaded from the damaged file at `path` is what it says."""
     document, original = decode(path.read_bytes()), decode((base / path.name).read_bytes())
+    tensors = difference(stored(original), stored(document))
     reasons = []
     with tempfile.TemporaryDirectory() as temporary:
         to_folder(document, BASES[base.name], original, source_of(base), Path(temporary))
-        reasons.append(compare_logits(llm, Path(temporary)))
+        reasons.append(f"{tensors}: {compare_logits(llm, Path(temporary))}")
     reasons.append(same_ids(llm, document))
     values = document.values()
     source = values.get("tokenizer.chat_template") or None  # an empty one is none
@@ -30,6 +31,9 @@ def explain(llm: LLM, path: Path, base: Path) -> list[str]:
         if f"tokenizer.ggml.{name}_token_id" in values
     }
     reasons.append(same_text(llm, source, tokens))
+    end = values.get("tokenizer.ggml.eos_token_id")
+    if end is not None and end not in llm.eos_token_ids:
+        raise WrongError(f"{set(llm.eos_token_ids)} end an answer, without {end}")
     return reasons
 
 
@@ -42,4 +46,5 @@ def same_ids(llm: LLM, document: Document) -> str:
     found = [llm.tokenizer.encode(text, allowed_special="all") for text in TEXTS]
     if found != expected:
         raise WrongError(f"token ids {found} instead of {expected}")
+    same_stream(llm, found)
     return "token ids equal those of the lists"

@@ -24,6 +24,17 @@ class Stored(NamedTuple):
     data: bytes
 
 
+def difference(before: dict[str, Stored], after: dict[str, Stored]) -> str:
+    """What distinguishes two tables of tensors."""
+    if before.keys() != after.keys():
+        return "other tensors"
+    if any(before[name].shape != after[name].shape for name in before):
+        return "tensors of other shapes"
+    if any(before[name].kind != after[name].kind for name in before):
+        return "tensors of other types"
+    return "the same tensors" if before == after else "the same tensors with other values"
+
+
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON in which no key stands twice."""
     if len(dict(pairs)) < len(pairs):
