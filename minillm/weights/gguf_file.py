@@ -23,9 +23,11 @@ from minillm.weights.safetensors import LFS_POINTER
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-# The largest real headers (262,144 tokens, 514,906 merges) take 16 MB.
-MAX_HEADER_BYTES = 2**26
-MAX_ELEMENTS = 2**22
+# The largest real headers (262,144 tokens, 514,906 merges) take 16 MB. Of anything there is at most
+# so much that reading it all takes a second or two.
+MAX_HEADER_BYTES = 2**25
+MAX_ELEMENTS = 2**20  # of an array
+MAX_RECORDS = 2**16  # metadata entries, and tensors
 MAX_DIMENSIONS = 4
 MAX_NAME = 200
 # Elements of 8 bytes stay aligned in memory, and the padding stays small.
@@ -148,8 +150,10 @@ class _Header:
             )
         return name
 
-    def count(self, number: int, size: int, what: str) -> int:
-        """`number`, if the file has room for so many things of at least `size` bytes each."""
+    def count(self, number: int, most: int, size: int, what: str) -> int:
+        """`number`, if it is at most `most` and the file has room for so many things of `size`."""
+        if number > most:
+            raise ValueError(f"{number:,} {what}; at most {most:,} are read")
         if number > (room := (len(self.content) - self.at) // size):
             raise ValueError(f"cut short or broken: {number:,} {what}, and room for {room:,}")
         return number
@@ -157,7 +161,7 @@ class _Header:
     def metadata(self, number: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         # An entry is a length, a type and a value at least.
-        for _ in range(self.count(number, 8 + 4 + 1, "metadata entries")):
+        for _ in range(self.count(number, MAX_RECORDS, 8 + 4 + 1, "metadata entries")):
             key = self.name("a metadata key")
             if key in found:
                 raise ValueError(f"metadata key {key!r} stands there twice")
@@ -176,11 +180,11 @@ class _Header:
         length = self.number(8, f"the length of {key}")
         if kind == ARRAY:
             raise ValueError(f"{key} is an array of arrays; arrays of numbers or strings are known")
-        if length > MAX_ELEMENTS:
-            raise ValueError(f"{key} has {length:,} elements; at most {MAX_ELEMENTS:,} are read")
-        if kind != STRING:
-            return self.numbers(key, kind, length)
-        return self.strings(key, self.count(length, 8, f"strings in {key}"))
+        size = 8 if kind == STRING else 1
+        self.count(length, MAX_ELEMENTS, size, f"elements in {key}")
+        if kind == STRING:
+            return self.strings(key, length)
+        return self.numbers(key, kind, length)
 
     def numbers(self, key: str, kind: int, length: int) -> list[Any]:
         if kind == BOOL:
@@ -216,7 +220,7 @@ class _Header:
         """Shape (rows first), type number and offset of each tensor."""
         found = {}
         # A record is a length, a number of dimensions, one of them, a type and an offset at least.
-        for _ in range(self.count(number, 8 + 4 + 8 + 4 + 8, "tensors")):
+        for _ in range(self.count(number, MAX_RECORDS, 8 + 4 + 8 + 4 + 8, "tensors")):
             name = self.name("a tensor name")
             if name in found:
                 raise ValueError(f"tensor {name!r} stands there twice")

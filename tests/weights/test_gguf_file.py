@@ -92,6 +92,12 @@ def test_every_type_of_value(tmp_path):
         assert type(found[key]) is type(value)
 
 
+def test_empty_arrays(tmp_path):
+    entries = [entry("words", 9, array(8, 0)), entry("numbers", 9, array(6, 0))]
+    assert read(tmp_path, build(entries)).metadata == {"words": [], "numbers": []}
+    assert read(tmp_path, build(entries, align=1)).metadata == {"words": [], "numbers": []}
+
+
 def test_tensors_and_metadata_equal_those_of_gguf_reader(tmp_path):
     import gguf
 
@@ -141,8 +147,16 @@ FAULTS = {
     "version_4": (build(version=4), "GGUF version 4"),
     "big_endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian GGUF files"),
     "only_magic": (b"GGUF", "cut short or broken: the version at byte 4 needs 4 bytes"),
-    "many_entries": (build(counts=(0, HUGE)), "1,152,921,504,606,846,976 metadata entries"),
-    "many_tensors": (build(counts=(HUGE, 0)), "1,152,921,504,606,846,976 tensors, and room for 0"),
+    "many_entries": (
+        build(counts=(0, HUGE)),
+        "1,152,921,504,606,846,976 metadata entries; at most 65,536",
+    ),
+    "many_tensors": (
+        build(counts=(HUGE, 0)),
+        "1,152,921,504,606,846,976 tensors; at most 65,536 are read",
+    ),
+    "some_entries": (build(counts=(0, 4)), "cut short or broken: 4 metadata entries, and room for"),
+    "some_tensors": (build(counts=(4, 0)), "cut short or broken: 4 tensors, and room for 0"),
     "long_key": (
         build([struct.pack("<Q", HUGE) + bytes(32)]),
         "a metadata key at byte 32 needs 1,152",
@@ -161,9 +175,15 @@ FAULTS = {
         "a string of k at byte 66 is not UTF-8",
     ),
     "nested": (build([entry("k", 9, array(9, 1, array(0, 0)))]), "k is an array of arrays"),
-    "long_array": (build([entry("k", 9, array(4, HUGE))]), "at most 4,194,304 are read"),
-    "cut_array": (build([entry("k", 9, array(12, 2**22))]), "k at byte 49 needs 33,554,432 bytes"),
-    "many_texts": (build([entry("k", 9, array(8, 2**20))]), "1,048,576 strings in k, and room"),
+    "long_array": (
+        build([entry("k", 9, array(4, HUGE))]),
+        "elements in k; at most 1,048,576 are read",
+    ),
+    "cut_array": (build([entry("k", 9, array(12, 40, bytes(50)))]), "k at byte 49 needs 320 bytes"),
+    "many_texts": (
+        build([entry("k", 9, array(8, 2**20))]),
+        "1,048,576 elements in k, and room for 1",
+    ),
     "cut_texts": (
         build([entry("k", 9, array(8, 2, text("a") + struct.pack("<Q", HUGE)))]),
         "a string of k at byte 66 needs",
