@@ -112,6 +112,12 @@ def test_any_text_of_the_real_vocabulary(ours, newer, data):
             assert "".join(pieces) == ours.decode(ids, skip_special_tokens=skip)
 
 
+@pytest.mark.parametrize("text", ["Hello world", "    four", " a  b   c ", "x\n    y"])
+def test_d05_spaces_between_words_stay(ours, text):
+    detokenizer = ours.stream()
+    assert "".join([*map(detokenizer.push, ours.encode(text)), detokenizer.flush()]) == text
+
+
 def test_a_skipped_token_within_a_character(ours):
     first, *rest = ours.encode("🌶")
     for skip, text in ((True, "🌶"), (False, "\ufffd<|im_end|>\ufffd\ufffd")):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import minillm
 from minillm.tokenizer import Tokenizer
+from minillm.weights.gguf_pre import PRE_TOKENIZERS
 from tests.tokenizer.helpers import (
     BYTE_LEVEL,
     FRAGMENTS,
@@ -107,6 +108,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "qwen2": {"pre_tokenizer": QWEN2, "normalizer": {"type": "NFC"}, "post_processor": OFFSETS},
     "nfkd": {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKD"}]}},
+    # Mistral Nemo; Phi-4 mini and GPT-4o
+    "tekken": {"pre_tokenizer": PRE_TOKENIZERS["tekken"]["pre_tokenizer"]},
+    "o200k": {"pre_tokenizer": PRE_TOKENIZERS["gpt-4o"]["pre_tokenizer"]},
     "digits": {
         "pre_tokenizer": sequence({"type": "Digits", "individual_digits": False}, split(r"\s"))
     },
