@@ -17,9 +17,10 @@ from minillm.kv_cache import new_cache
 from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 from minillm.sampling import SamplingParams
-from minillm.tokenizer import ChatTemplate, StopStrings, Tokenizer
-from minillm.weights.load import load_transformer
+from minillm.tokenizer import AnyTokenizer, ChatTemplate, StopStrings
+from minillm.weights.load import Checkpoint, load_transformer
 from minillm.weights.pull import resolve
+from minillm.weights.save import save_folder
 from minillm.weights.source import ModelSource, open_source
 
 DTYPES = {
@@ -107,7 +108,7 @@ class TextStream(Iterator[str]):
 class _Job:
     """A request together with the text that becomes of its tokens."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(self, request: Request, tokenizer: AnyTokenizer) -> None:
         self.request = request
         self.detokenizer = tokenizer.stream(skip_special_tokens=True)
         self.stops = StopStrings(request.params.stop)
@@ -143,7 +144,7 @@ class LLM:
     def __init__(
         self,
         model: Transformer,
-        tokenizer: Tokenizer,
+        tokenizer: AnyTokenizer,
         *,
         chat_template: ChatTemplate | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
@@ -213,6 +214,31 @@ class LLM:
             eos_token_ids=eos,
             name=Path(name_or_path).name,
             source=source,
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model to a new folder that transformers loads with equal logits.
+
+        Weights in the dtype that they have here, tokenizer, chat template and settings. Returns the
+        folder. Raises FileExistsError where something is there, and ValueError for a model that was
+        not read from files, or got windows that its config.json cannot express.
+        """
+        source = self.source
+        if source is None or self.config != read_config(source.settings):
+            changed = "was not read from files" if source is None else "got other windows"
+            raise ValueError(f"{self.name} cannot be saved: it {changed}, so no settings fit it")
+        sources = self.chat_template.sources if self.chat_template else {}
+        config = {k: v for k, v in source.tokenizer_config.items() if k != "chat_template"}
+        if sources.keys() - {"default"}:
+            config["chat_template"] = [{"name": n, "template": t} for n, t in sources.items()]
+        return save_folder(
+            folder,
+            settings=source.settings,
+            weights=Checkpoint(self.model, source.settings["model_type"]),
+            tokenizer=self.tokenizer,
+            generation=source.generation or None,
+            tokenizer_config=config,
+            chat_template=None if "chat_template" in config else sources.get("default"),
         )
 
     @property

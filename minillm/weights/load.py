@@ -1,6 +1,6 @@
 """From a checkpoint's tensors to a `Transformer` that runs: checked by name and shape, placed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -112,3 +112,24 @@ def _checkpoint(
 def _equal(a: StoredTensor | Tensor, b: StoredTensor | Tensor) -> bool:
     both = (x.to(device="cpu", dtype=torch.float32) for x in (a, b))
     return torch.equal(*both)
+
+
+class Checkpoint(Mapping[str, Tensor]):
+    """The tensors of a model as its family's checkpoints name them: the way back.
+
+    What they hold as one tensor is put together when it is asked for.
+    """
+
+    def __init__(self, model: Transformer, model_type: str) -> None:
+        self._tensors = model.state_dict()
+        self._names = checkpoint_names(model_type, self._tensors)
+
+    def __getitem__(self, name: str) -> Tensor:
+        parts = [self._tensors[part] for part in self._names[name]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minillm.config import read_json
-from minillm.tokenizer import ChatTemplate, Tokenizer
-from minillm.tokenizer.hf_json import parse
+from minillm.tokenizer import AnyTokenizer, ChatTemplate, make_tokenizer, open_tokenizer
 
 # A folder's settings and tokenizer are read without torch, which takes seconds to load.
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class ModelSource(ABC):
 
     @property
     @abstractmethod
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> AnyTokenizer:
         """Text to ids and back."""
 
     @property
@@ -79,9 +78,9 @@ class FolderSource(ModelSource):
         return self._optional("tokenizer_config.json")
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> AnyTokenizer:
         """tokenizer.json."""
-        return Tokenizer.from_file(self.path / "tokenizer.json")
+        return open_tokenizer(self.path / "tokenizer.json")
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
@@ -126,9 +125,9 @@ class GGUFSource(ModelSource):
         return self._model.tokenizer_config
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> AnyTokenizer:
         """From tokens, merges and scores."""
-        return Tokenizer(parse(self._model.tokenizer))
+        return make_tokenizer(self._model.tokenizer)
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
