@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import torch
 
-from minillm.config import ModelConfig
 from minillm.families import read_config
 from minillm.weights.gguf import convert, open_gguf
 from minillm.weights.gguf_config import unpermuted_rows
@@ -262,6 +262,21 @@ def test_the_real_model_equals_its_gguf_file(smollm2):
         if heads:
             value = value.reshape(heads, 32, 2, 576).swapaxes(1, 2).reshape(-1, 576)
         assert np.array_equal(weights[f"model.{hf_name}.weight"].numpy(), value), name
+
+
+def test_how_long_the_real_model_takes(smollm2, record_property):
+    path = next(smollm2.glob("*.gguf"))
+    best = {"opened": float("inf"), "as float32": float("inf")}
+    for _ in range(2):
+        start = time.process_time()
+        model = open_gguf(path)
+        opened = time.process_time()
+        values = sum(tensor.to(dtype=torch.float32).numel() for tensor in model.tensors.values())
+        best["opened"] = min(best["opened"], opened - start)
+        best["as float32"] = min(best["as float32"], time.process_time() - opened)
+    assert values == 134_515_008
+    text = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in best.items())
+    record_property("figure", f"SmolLM2's GGUF file, processor time: {text}")
 
 
 def test_the_real_model_knows_the_capital_of_france(smollm2):
