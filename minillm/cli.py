@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   minillm inspect smollm2
   minillm generate "Tell me a long story." --window 256 --sinks 4 --max-new-tokens 2000
   minillm eval smollm2 --text notes.txt --compare-dtype bfloat16
+  minillm save model.gguf --out model --dtype bfloat16
   minillm bench --prompt-tokens 42,300 --compare transformers
 """
 MODEL = "name, folder, .gguf file, or hub id that was pulled (default: smollm2)"
@@ -126,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
         "model", help="smollm2, or on the Hugging Face hub owner/name, or owner/name:FILE.gguf"
     )
     pull.add_argument("--quiet", action="store_true", help="no progress")
+
+    save = add("save", "write a model, such as a .gguf file, as a Hugging Face folder")
+    save.add_argument("model", help=MODEL)
+    save.add_argument("--out", metavar="FOLDER", required=True, help="a new or an empty folder")
+    save.add_argument("--dtype", default="float32", help="float32 (default), bfloat16 or float16")
 
     evaluate = add("eval", "measure how well a model predicts a text (perplexity)")
     evaluate.add_argument("model", nargs="?", default="smollm2", help=MODEL)

@@ -245,6 +245,17 @@ def test_commands_read_a_gguf_file(capsys, smollm2, tmp_path):
     assert found["same top token"] == 1
 
 
+def test_save_writes_a_folder_that_is_the_same_model(capsys, smollm2, tmp_path):
+    (file,) = smollm2.glob("*.gguf")
+    out = tmp_path / "model"
+    assert main(["save", str(file), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert main(["generate", QUESTION, "--model", str(out)]) == 0
+    assert capsys.readouterr().out == PARIS
+    assert main(["save", str(file), "--out", str(out)]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
 def test_eval_compares_two_precisions(capsys, tmp_path):
     (tmp_path / "notes.txt").write_bytes("Grüße.\r\nThe capital of France is Paris.".encode())
     arguments = ["eval", "smollm2", "--text", str(tmp_path / "notes.txt"), "--context", "8"]
