@@ -289,8 +289,13 @@ class ModelConfig:
 
     @property
     def context(self) -> int | None:
-        """The longest text in tokens; None where windows bound all distances, not the length."""
-        trained = self.max_position_embeddings
+        """The longest text in tokens; None where windows bound all distances, not the length.
+
+        A "dynamic" RoPE reaches beyond max_position_embeddings, where it begins to stretch.
+        """
+        ropes = [layer.rope for layer in self.layers if layer.rope]
+        factor = max((r.factor for r in ropes if r.rope_type == "dynamic"), default=1.0)
+        trained = int(self.max_position_embeddings * factor)
         reach = [(layer.sliding_window or trained + 1) + layer.sinks for layer in self.layers]
         return trained if max(reach) > trained else None
 
