@@ -1,7 +1,6 @@
-"""Small GGUF files, whole and right, and the way back from a damaged one to a folder.
+"""Small GGUF files, whole and right: what the fuzzer damages.
 
 Each holds the model of a folder that transformers wrote: the same weights under llama.cpp's names.
-The way back knows nothing of minillm: it is what the oracle compares with.
 """
 
 import json
@@ -12,12 +11,10 @@ from typing import Any, Literal, TypeAlias
 import gguf
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.fuzz import tokenizers
 from tests.fuzz.folders import TEMPLATE, Base, write_model
-from tests.fuzz.gguf_format import Document, stored
-from tests.fuzz.tables import WrongError
 
 Kind: TypeAlias = gguf.GGMLQuantizationType
 
@@ -206,63 +203,3 @@ def flat_rope(config: dict[str, Any]) -> dict[str, Any]:
     """rope_theta, out of wherever transformers 5 wrote it."""
     rope = config["rope_parameters"]
     return {"rope_theta": rope.get("full_attention", rope)["rope_theta"]}
-
-
-def to_folder(document: Document, base: GGUFBase, original: Document, source: Path, folder: Path):
-    """Write the folder that a damaged file describes; `WrongError` where it describes none."""
-    config = json.loads((source / "config.json").read_text())
-    values, before = document.values(), original.values()
-    if values.get("general.architecture") != base.architecture:
-        raise WrongError(f"the architecture is {values.get('general.architecture')!r}")
-    keys = {f"{base.architecture}.{key}": hf for key, hf in (KEYS | base.keys).items()}
-    for key in sorted(values.keys() | before.keys()):
-        ours, old = values.get(key), before.get(key)
-        if ours == old or not key.startswith(f"{base.architecture}."):
-            continue
-        if ours is None and key.endswith("rope.freq_base"):
-            ours = 10_000.0
-        # What is left out must come to the same, and a length counts only where YaRN is on.
-        if ours is None or key.endswith("rope.scaling.original_context_length"):
-            continue
-        if key not in keys or type(ours) is not type(old):
-            raise WrongError(f"{key:.200} is {ours!r:.200}, it was {old!r:.200}")
-        if key.endswith("rope.freq_base"):
-            rope = config["rope_parameters"]
-            rope.get("full_attention", rope)["rope_theta"] = ours
-        elif key.endswith("attention.sliding_window") and ours == 0:  # none
-            config |= {"sliding_window": 4_096, "layer_types": ["full_attention"] * 2}
-        else:
-            config[keys[key]] = ours
-    config["tie_word_embeddings"] = "output.weight" not in stored(document)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file(_weights(document, base, original, source, config), folder / "model.safetensors")
-
-
-def _weights(
-    document: Document, base: GGUFBase, original: Document, source: Path, config: dict[str, Any]
-) -> dict[str, torch.Tensor]:
-    names = tensor_names(base, load_file(source / "model.safetensors"))
-    before = stored(original)
-    found: dict[str, torch.Tensor] = {}
-    for name, tensor in stored(document).items():
-        if name not in before or tensor.shape != before[name].shape:
-            raise WrongError(f"{name} is {tensor.kind} {tensor.shape}, which was not there before")
-        raw = np.frombuffer(tensor.data, np.uint8).reshape(*tensor.shape[:-1], -1)
-        values = torch.from_numpy(_floats(raw, tensor.kind)).view(tensor.shape)
-        values = values - base.norm_offset * ("norm" in name)
-        if base.permuted and (".attn_q." in name or ".attn_k." in name):
-            heads = config["num_attention_heads" if "_q" in name else "num_key_value_heads"]
-            split = values.view(heads, -1, 2, values.shape[-1]).transpose(1, 2)
-            values = split.reshape(values.shape)
-        parts = values if "_exps" in name else values[None]
-        found |= {
-            hf_name: part.contiguous() for hf_name, part in zip(names[name], parts, strict=True)
-        }
-    return found
-
-
-def _floats(raw: Any, kind: str) -> Any:
-    if kind == "F64":
-        return raw.view(np.float64).astype(np.float32)
-    with np.errstate(all="ignore"):
-        return gguf.quants.dequantize(raw, getattr(Kind, kind)).copy()

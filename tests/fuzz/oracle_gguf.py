@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 from minillm.llm import LLM
+from tests.fuzz.gguf_back import to_folder
 from tests.fuzz.gguf_format import Document, decode, stored
-from tests.fuzz.gguf_models import BASES, source_of, to_folder
+from tests.fuzz.gguf_models import BASES, source_of
 from tests.fuzz.gguf_tokens import token_ids
 from tests.fuzz.oracle import TEXTS, compare_logits, same_stream, same_text
 from tests.fuzz.tables import WrongError, difference
