@@ -9,9 +9,8 @@ from minillm.config import LayerConfig, ModelConfig, RopeConfig
 from minillm.kv_cache.base import KVCache
 from minillm.layers.attention import Attention, attention_mask, causal_mask
 from minillm.layers.embedding import embed
-from minillm.layers.mlp import MLP
-from minillm.layers.moe import MoE
-from minillm.layers.norm import RMSNorm, Unchanged
+from minillm.layers.moe import feed_forward
+from minillm.layers.norm import norm_layer
 from minillm.layers.rope import rope_tables
 from minillm.ops import Ops
 
@@ -25,14 +24,14 @@ class Step:
     """
 
     def __init__(
-        self,
-        positions: Tensor,
-        head_dim: int,
-        device: torch.device,
-        lengths: Tensor | None = None,
+        self, positions: Tensor, head_dim: int, device: torch.device, lengths: Tensor | None = None
     ) -> None:
-        self.positions, self.head_dim, self.device = positions, head_dim, device
-        self.lengths = lengths
+        self.positions, self.head_dim, self.device, self.lengths = (
+            positions,
+            head_dim,
+            device,
+            lengths,
+        )
         self._tables: dict[RopeConfig, tuple[Tensor, Tensor]] = {}
         self._masks: dict[tuple[int, int | None, int], tuple[Tensor, Tensor | None]] = {}
 
@@ -65,21 +64,13 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: LayerConfig, index: int) -> None:
         super().__init__()
-        C, F = config.hidden_size, config.intermediate_size
-
-        def norm(place: str) -> nn.Module:
-            if config.norms not in (place, "both"):
-                return Unchanged()
-            return RMSNorm(C, config.rms_norm_eps, config.norm_offset)
-
-        self.input_layernorm = norm("before")
+        C = config.hidden_size
+        self.input_layernorm = norm_layer(config, C, "before")
         self.self_attn = Attention(config, layer, index)
-        self.post_self_attn_layernorm = norm("after")
-        self.post_attention_layernorm = norm("before")
-        self.mlp: nn.Module = MLP(C, F, config.mlp_bias, config.activation)
-        if layer.experts is not None:
-            self.mlp = MoE(C, layer.experts, config.activation)
-        self.post_mlp_layernorm = norm("after")
+        self.post_self_attn_layernorm = norm_layer(config, C, "after")
+        self.post_attention_layernorm = norm_layer(config, C, "before")
+        self.mlp = feed_forward(config, layer)
+        self.post_mlp_layernorm = norm_layer(config, C, "after")
 
     def forward(self, x: Tensor, step: Step, cache: KVCache, ops: Ops) -> Tensor:
         """x: (B, T, C), the residual stream. Returns (B, T, C)."""
@@ -101,10 +92,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.ops = config, ops or Ops()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Block(config, layer, index) for index, layer in enumerate(config.layers)
-        )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, config.norm_offset)
+        blocks = (Block(config, layer, index) for index, layer in enumerate(config.layers))
+        self.layers = nn.ModuleList(blocks)
+        self.norm = norm_layer(config, config.hidden_size)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 

@@ -39,11 +39,7 @@ def run_wired(
     add_positions: whether 0, 1, 2, … is added to the embedding, as the article writes it.
     Returns logits (T, V), and the largest magnitude in the stream after each block.
     """
-    model, ops, eps = llm.model, llm.model.ops, llm.config.rms_norm_eps
-
-    def norm(weight: Tensor) -> Function:
-        return lambda x: ops.rms_norm(x, weight, eps)
-
+    model, ops = llm.model, llm.model.ops
     once = OnePass(torch.arange(len(ids))[None])
     step = Step(once.positions, llm.config.head_dim, llm.device)
     x = embed(torch.tensor([list(ids)], device=llm.device), model.embed_tokens.weight)
@@ -56,13 +52,53 @@ def run_wired(
             x,
             partial(block.self_attn, step=step, cache=once, ops=ops),
             partial(block.mlp, ops=ops),
-            norm(block.input_layernorm.weight),
-            norm(block.post_attention_layernorm.weight),
+            partial(block.input_layernorm, ops=ops),
+            partial(block.post_attention_layernorm, ops=ops),
         )
         sizes.append(float(x.abs().max()))
     if last_norm:
-        x = norm(model.norm.weight)(x)
+        x = model.norm(x, ops)
     return model.logits(x[0]).float(), sizes
+
+
+def no_norm(x: Tensor, attend: Function, mlp: Function, norm1: Function, norm2: Function) -> Tensor:
+    """A block without its norms."""
+    x = x + attend(x)
+    return x + mlp(x)
+
+
+def one_norm(
+    x: Tensor, attend: Function, mlp: Function, norm1: Function, norm2: Function
+) -> Tensor:
+    """A block whose MLP gets the norm of attention, as if the two were one."""
+    x = x + attend(norm1(x))
+    return x + mlp(norm1(x))
+
+
+def wired_loss(llm: LLM, ids: Sequence[int], wire: Wiring, **change: bool) -> float:
+    """Mean nats per token of a text, in a pass with this wiring; `change` as of `run_wired`."""
+    logits, _ = run_wired(llm, wire, ids, **change)
+    return float(torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])))
+
+
+def next_pieces(llm: LLM, prompts: Sequence[Sequence[int]], positions: Tensor) -> list[str]:
+    """What follows each prompt in a batch that is padded on the left, and how likely it is.
+
+    positions: (B, T), where each token stands, padding included.
+    """
+    width = max(map(len, prompts))
+    padded = torch.tensor([[0] * (width - len(one)) + list(one) for one in prompts])
+    logits = llm.model.logits(llm.model(padded, OnePass(positions))[:, -1])
+    best = llm.tokenizer.pieces(logits.argmax(-1).tolist())
+    shares = logits.softmax(-1).amax(-1).tolist()
+    return [f"{piece!r} {share:.2f}" for piece, share in zip(best, shares, strict=True)]
+
+
+def head_share(llm: LLM, ids: Sequence[int], rows: int) -> float:
+    """The share of a pass's time that the output head takes on its last `rows` positions."""
+    hidden, pass_s = timed(forward, llm, ids)
+    head_s: float = timed(llm.model.logits, hidden[-rows:], repeat=3)[1]
+    return head_s / (pass_s + head_s)
 
 
 def counted_flops(llm: LLM, ids: Sequence[int]) -> int:

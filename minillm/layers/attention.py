@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minillm.config import LayerConfig, ModelConfig
-from minillm.layers.norm import RMSNorm
+from minillm.layers.norm import norm_layer
 
 if TYPE_CHECKING:
     from minillm.kv_cache.base import KVCache
@@ -87,12 +87,8 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: LayerConfig, index: int) -> None:
         super().__init__()
-        C, H, K, D = (
-            config.hidden_size,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
+        C, D = config.hidden_size, config.head_dim
+        H, K = config.num_attention_heads, config.num_key_value_heads
         self.layer, self.index, self.head_dim = layer, index, D
         # `ops.attention` divides by sqrt(D); some models want another divisor.
         self.query_scale = math.sqrt(D / (config.query_pre_attn_scalar or D))
@@ -100,24 +96,16 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(C, K * D, bias=config.attention_bias)
         self.v_proj = nn.Linear(C, K * D, bias=config.attention_bias)
         self.o_proj = nn.Linear(H * D, C, bias=config.attention_output_bias)
-        self.qk_norm = config.qk_norm != "none"
-        if self.qk_norm:
-            sizes = (H * D, K * D) if config.qk_norm == "whole" else (D, D)
-            norms = [RMSNorm(size, config.rms_norm_eps, config.norm_offset) for size in sizes]
-            self.q_norm, self.k_norm = norms
+        # Each head by itself, or all of a token's heads at once.
+        sizes = {"none": (0, 0), "head": (D, D), "whole": (H * D, K * D)}[config.qk_norm]
+        self.q_norm, self.k_norm = (norm_layer(config, size) for size in sizes)
 
     def forward(self, x: Tensor, step: "Step", cache: "KVCache", ops: "Ops") -> Tensor:
         """x: (B, T, C), normalised. Returns (B, T, C); the cache gains this layer's k and v."""
         B, T, _ = x.shape
-        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)  # (B, T, heads·D) each
-        if self.qk_norm:
-            # Each head by itself, or all of a token's heads at once: groups of the weight's size.
-            q, k = (
-                norm(y.unflatten(-1, (-1, len(norm.weight))), ops)
-                for y, norm in ((q, self.q_norm), (k, self.k_norm))
-            )
+        q, k = self.q_norm(self.q_proj(x), ops), self.k_norm(self.k_proj(x), ops)
         # (B, T, heads·D) → (B, heads, T, D)
-        q, k, v = (y.reshape(B, T, -1, self.head_dim).transpose(1, 2) for y in (q, k, v))
+        q, k, v = (y.view(B, T, -1, self.head_dim).transpose(1, 2) for y in (q, k, self.v_proj(x)))
         if self.query_scale != 1:
             q = q * self.query_scale
         if self.layer.rope is not None:

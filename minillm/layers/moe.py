@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from minillm.config import ExpertsConfig
+from minillm.config import ExpertsConfig, LayerConfig, ModelConfig
 from minillm.layers.mlp import MLP
 
 if TYPE_CHECKING:
@@ -51,3 +51,11 @@ class MoE(nn.Module):
             result = self.experts[number](tokens[rows], ops)
             out[rows] += (weights[rows, places, None] * result).to(x.dtype)
         return out.view_as(x)
+
+
+def feed_forward(config: ModelConfig, layer: LayerConfig) -> nn.Module:
+    """What a layer does to each token on its own: one network, or many experts."""
+    if layer.experts is not None:
+        return MoE(config.hidden_size, layer.experts, config.activation)
+    sizes = config.hidden_size, config.intermediate_size
+    return MLP(*sizes, bias=config.mlp_bias, gating=config.activation)

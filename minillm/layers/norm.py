@@ -1,9 +1,11 @@
 """Root-mean-square normalisation: each vector is brought to length sqrt(C), then weighted."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
+
+from minillm.config import ModelConfig
 
 if TYPE_CHECKING:
     from minillm.ops import Ops
@@ -28,7 +30,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class RMSNorm(nn.Module):
-    """A weight (size,) for `rms_norm`, stored as its difference from `offset`."""
+    """`rms_norm` with its weight (size,), which is stored as the difference from `offset`."""
 
     def __init__(self, size: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
@@ -36,11 +38,12 @@ class RMSNorm(nn.Module):
         self.eps, self.offset = eps, offset
 
     def forward(self, x: Tensor, ops: "Ops") -> Tensor:
-        """x: (..., size). Returns the same shape and dtype."""
-        if not self.offset:
-            return ops.rms_norm(x, self.weight, self.eps)
-        # In bfloat16 the sum would lose what the small difference says.
-        return ops.rms_norm(x, self.weight.float() + self.offset, self.eps).to(x.dtype)
+        """x: (..., n·size). Each group of `size` values is normalised by itself."""
+        groups = torch.unflatten(x, -1, (-1, len(self.weight)))
+        weight: Tensor = self.weight
+        if self.offset:  # in bfloat16 the sum would lose what the small difference says
+            weight = weight.float() + self.offset
+        return ops.rms_norm(groups, weight, self.eps).to(x.dtype).flatten(-2)
 
 
 class Unchanged(nn.Module):
@@ -49,3 +52,12 @@ class Unchanged(nn.Module):
     def forward(self, x: Tensor, ops: "Ops") -> Tensor:
         """Returns x."""
         return x
+
+
+def norm_layer(
+    config: ModelConfig, size: int, place: Literal["before", "after"] | None = None
+) -> nn.Module:
+    """The model's norm over `size` values; none for 0, or at a place where the model has none."""
+    if not size or (place and config.norms not in (place, "both")):
+        return Unchanged()
+    return RMSNorm(size, config.rms_norm_eps, config.norm_offset)
