@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from minillm.config import MAX_LAYERS
-from minillm.weights.gguf_families import ARCHITECTURES, HEAD, TOP, Architecture, Block
+from minillm.weights.gguf_families import ARCHITECTURES, Architecture
 from minillm.weights.gguf_metadata import Metadata
+from minillm.weights.gguf_names import HEAD, TOP, Block
 from minillm.weights.gguf_rope import KEYS as ROPE_KEYS
 from minillm.weights.gguf_rope import rope_parameters
 from minillm.weights.gguf_tensor import Array, GGUFTensor

@@ -1,67 +1,25 @@
-"""What llama.cpp's architectures are in Hugging Face's terms: one row of data for each.
-
-Tensors are given as: name within the block -> Hugging Face's name within the layer, and the shape
-in letters: `V` vocabulary, `C` width, `F` feed-forward width, `Q` and `K` all query and key/value
-heads (H · D and K · D), `D` head width, `E` experts, `X` an expert's width. A name with {e} is one
-of the E experts, which a GGUF file holds in one tensor.
-"""
+"""What llama.cpp's architectures are in Hugging Face's terms: one row of data for each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from minillm.weights.gguf_metadata import Metadata
+from minillm.weights.gguf_names import (
+    ATTENTION,
+    ATTENTION_BIAS,
+    ATTN_NORM,
+    FFN_NORM,
+    MLP,
+    MLP_BIAS,
+    POST_NORMS,
+    QK_NORMS,
+    QKV_BIAS,
+    Block,
+    experts,
+)
 
-Block = Mapping[str, tuple[str, str]]
 Settings = Mapping[str, Any]
-
-TOP: Block = {
-    "token_embd.weight": ("model.embed_tokens.weight", "V C"),
-    "output_norm.weight": ("model.norm.weight", "C"),
-}
-HEAD: Block = {"output.weight": ("lm_head.weight", "V C")}
-
-ATTENTION: Block = {
-    "attn_q.weight": ("self_attn.q_proj.weight", "Q C"),
-    "attn_k.weight": ("self_attn.k_proj.weight", "K C"),
-    "attn_v.weight": ("self_attn.v_proj.weight", "K C"),
-    "attn_output.weight": ("self_attn.o_proj.weight", "C Q"),
-}
-QKV_BIAS: Block = {
-    "attn_q.bias": ("self_attn.q_proj.bias", "Q"),
-    "attn_k.bias": ("self_attn.k_proj.bias", "K"),
-    "attn_v.bias": ("self_attn.v_proj.bias", "K"),
-}
-QK_NORMS: Block = {
-    "attn_q_norm.weight": ("self_attn.q_norm.weight", "D"),
-    "attn_k_norm.weight": ("self_attn.k_norm.weight", "D"),
-}
-MLP: Block = {
-    "ffn_gate.weight": ("mlp.gate_proj.weight", "F C"),
-    "ffn_up.weight": ("mlp.up_proj.weight", "F C"),
-    "ffn_down.weight": ("mlp.down_proj.weight", "C F"),
-}
-ATTN_NORM: Block = {"attn_norm.weight": ("input_layernorm.weight", "C")}
-FFN_NORM: Block = {"ffn_norm.weight": ("post_attention_layernorm.weight", "C")}
-POST_NORMS: Block = {
-    "post_attention_norm.weight": ("post_attention_layernorm.weight", "C"),
-    "post_ffw_norm.weight": ("post_feedforward_layernorm.weight", "C"),
-}
-ATTENTION_BIAS: Block = {**QKV_BIAS, "attn_output.bias": ("self_attn.o_proj.bias", "C")}
-MLP_BIAS: Block = {
-    "ffn_gate.bias": ("mlp.gate_proj.bias", "F"),
-    "ffn_up.bias": ("mlp.up_proj.bias", "F"),
-    "ffn_down.bias": ("mlp.down_proj.bias", "C"),
-}
-
-
-def _experts(module: str, gate: str, up: str, down: str, width: str) -> Block:
-    return {
-        "ffn_gate_inp.weight": (f"{module}.gate.weight", "E C"),
-        "ffn_gate_exps.weight": (f"{module}.experts.{{e}}.{gate}.weight", f"E {width} C"),
-        "ffn_up_exps.weight": (f"{module}.experts.{{e}}.{up}.weight", f"E {width} C"),
-        "ffn_down_exps.weight": (f"{module}.experts.{{e}}.{down}.weight", f"E C {width}"),
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +50,14 @@ class Architecture:
 
 
 def _mixtral(metadata: Metadata, settings: Settings) -> dict[str, Any]:
-    experts, used = _expert_counts(metadata)
-    return {"num_local_experts": experts, "num_experts_per_tok": used, "sliding_window": None}
+    total, used = _expert_counts(metadata)
+    return {"num_local_experts": total, "num_experts_per_tok": used, "sliding_window": None}
 
 
 def _qwen3_moe(metadata: Metadata, settings: Settings) -> dict[str, Any]:
-    experts, used = _expert_counts(metadata)
+    total, used = _expert_counts(metadata)
     return {
-        "num_local_experts": experts,
+        "num_local_experts": total,
         "num_experts_per_tok": used,
         "moe_intermediate_size": metadata.size("expert_feed_forward_length"),
         # llama.cpp always scales the chosen experts' weights to a sum of 1.
@@ -110,12 +68,12 @@ def _qwen3_moe(metadata: Metadata, settings: Settings) -> dict[str, Any]:
 
 
 def _expert_counts(metadata: Metadata) -> tuple[int, int]:
-    experts, used = metadata.size("expert_count"), metadata.size("expert_used_count")
-    if used > experts:
+    total, used = metadata.size("expert_count"), metadata.size("expert_used_count")
+    if used > total:
         raise ValueError(
-            f"{metadata.architecture}.expert_used_count is {used}, of {experts} experts"
+            f"{metadata.architecture}.expert_used_count is {used}, of {total} experts"
         )
-    return experts, used
+    return total, used
 
 
 def _smollm3(metadata: Metadata, settings: Settings) -> dict[str, Any]:
@@ -199,7 +157,7 @@ ARCHITECTURES: dict[tuple[str, bool], Architecture] = {
             **ATTN_NORM,
             **ATTENTION,
             **FFN_NORM,
-            **_experts("block_sparse_moe", "w1", "w3", "w2", "F"),
+            **experts("block_sparse_moe", "w1", "w3", "w2", "F"),
         },
         more=_mixtral,
         keys=EXPERT_KEYS,
@@ -234,7 +192,7 @@ ARCHITECTURES: dict[tuple[str, bool], Architecture] = {
             **ATTENTION,
             **QK_NORMS,
             **FFN_NORM,
-            **_experts("mlp", "gate_proj", "up_proj", "down_proj", "X"),
+            **experts("mlp", "gate_proj", "up_proj", "down_proj", "X"),
         },
         settings={**NO_BIAS, **QWEN},
         more=_qwen3_moe,

@@ -263,7 +263,7 @@ def test_l01_every_cut_of_a_file_is_refused(tmp_path):
 
 
 def test_a_header_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("minillm.weights.gguf_file.MAX_HEADER_BYTES", 200)
+    monkeypatch.setattr("minillm.weights.gguf_header.MAX_HEADER_BYTES", 200)
     words = array(8, 30, text("a") * 30)
     for content in (
         build([entry("k", 9, words)]),
