@@ -14,6 +14,7 @@ from minillm.tokenizer.checks import check_text
 from minillm.tokenizer.detokenize import StreamingDetokenizer
 from minillm.tokenizer.hf_parts import members
 from minillm.tokenizer.sp_json import SentencePieceData
+from minillm.tokenizer.sp_pipeline import library_errors
 from minillm.tokenizer.vocabulary import TokenTable
 
 
@@ -29,8 +30,8 @@ class SentencePieceTokenizer(TokenTable):
     - At the beginning of a text only the one space goes that encoding put there. The library's
       Metaspace decoder takes away all those in the first token.
 
-    A Metaspace that puts ▁ only where there is none gives `x` and ` x` the same ids, so one space
-    at the beginning of a text is lost for good there.
+    Two things are lost in the ids already: a typed ▁ is read back as a space; and a Metaspace that
+    puts ▁ only where no space stands gives `x` and ` x` the same ids.
     """
 
     def __init__(self, data: SentencePieceData) -> None:
@@ -79,7 +80,7 @@ class SentencePieceTokenizer(TokenTable):
         first: nothing comes before it in the text, so that a ▁ may be put there.
         """
         tokenizer = self.data.first if first else self.data.later
-        with sp_json.library_errors(f"the text {text!r:.40}"):
+        with library_errors(f"the text {text!r:.40}"):
             ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 

@@ -24,6 +24,7 @@ from tests.tokenizer.layouts import (
     trained,
 )
 from tests.tokenizer.test_hf_json import mutate
+from tests.tokenizer.test_sentencepiece import Pair
 
 
 def refused(document, tmp_path) -> str:
@@ -131,11 +132,11 @@ LACKING = {name: i for name, i in trained()[0].items() if name not in BYTES}
             {"normalizer": sequence("normalizers", *[replace("a", "a" * 10**4)] * 99)},
             "normalizer: a text gets",
         ),
-        ({"normalizer": PREPEND | {"prepend": "▁" * 10_000}}, "is longer than 256 characters"),
+        ({"normalizer": PREPEND | {"prepend": "▁" * 10_000}}, "is longer than 64 characters"),
         ({"normalizer": PREPEND | {"prepend": 5}}, "normalizer.prepend is 5; str is needed"),
         ({"normalizer": {"type": "Precompiled"}}, "precompiled_charsmap is None"),
         ({"normalizer": charsmap(b"", b"")}, "a table of SentencePiece"),
-        ({"normalizer": charsmap(b"\0" * 8, b"a" * 1000 + b"\0")}, "at most 256 bytes"),
+        ({"normalizer": charsmap(b"\0" * 8, b"a" * 1000 + b"\0")}, "at most 64 bytes"),
         (
             {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "é"}},
             "a table of SentencePiece",
@@ -183,6 +184,14 @@ def test_a_panic_of_the_library_is_a_value_error(tmp_path, capfd):
             make_tokenizer(llama2(normalizer=charsmap(trie, b"abc\0"))).encode("aab b")
     assert time.perf_counter() - start < 5
     capfd.readouterr()  # Rust writes its stack there
+
+
+def test_a_table_of_replacements_is_run(tmp_path):
+    # One that replaces nothing: no unit of its trie has a label.
+    document = llama2(normalizer=sequence("normalizers", charsmap(b"\0" * 2048, b"x\0"), SPACES))
+    pair = Pair(document)
+    for text in ("ab c", "한 <s> é"):
+        assert pair.ours.encode(text) == pair.their_ids(text)
 
 
 def test_settings_of_the_writing_program_are_left_alone(tmp_path):
