@@ -45,11 +45,6 @@ def norm_before(x, attend, mlp, norm1, norm2):
     return x + mlp(norm2(x))
 
 
-def no_norm(x, attend, mlp, norm1, norm2):
-    x = x + attend(x)
-    return x + mlp(x)
-
-
 @pytest.fixture(scope="module")
 def scores(llm):
     return llm.logits(llm.tokenizer.encode(PROMPT))[-1]
@@ -80,10 +75,9 @@ def test_what_the_article_leaves_out_breaks_the_model(llm):
     ids = doc_ids(llm, 300)
 
     def loss(wire, **change):
-        logits, _ = passes.run_wired(llm, wire, ids, **change)
-        return float(torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:])))
+        return passes.wired_loss(llm, ids, wire, **change)
 
-    assert math.isnan(loss(no_norm))
+    assert math.isnan(loss(passes.no_norm))
     assert loss(norm_before, add_positions=True) == pytest.approx(15.5, abs=0.1)
     assert loss(norm_before, last_norm=False) == pytest.approx(716, abs=1)
 
