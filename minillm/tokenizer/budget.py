@@ -1,5 +1,6 @@
 """How much a chat template may make, and how long it may take."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from types import GeneratorType
@@ -17,7 +18,7 @@ SECONDS, PER_MESSAGE = 0.5, 0.001  # of processor time
 ITEM = 16  # an item of a list takes the memory of so many characters, at four bytes each
 STEP, LOOK = 500, 100_000  # the work of one operation, and how much lies between looks at the clock
 
-# Operations whose result, or time, can be the product of the sizes of what they are given.
+# Operations whose result, or time, can be the product of the sizes of two of their operands.
 PRODUCTS = (
     *("*", "replace", "join", "indent", "strip", "lstrip", "rstrip", "trim", "rsplit"),
     *("rpartition", "rfind", "rindex"),
@@ -98,12 +99,10 @@ class Budget:
         """What an operation is given, checked before it runs."""
         if name in PRODUCTS:  # what an iterator will yield has a size only as a list
             values = [list(v) if isinstance(v, Iterator) else v for v in values]
-            product = 1
-            for value in values:
-                number = isinstance(value, int) and not isinstance(value, bool)
-                product *= 1 + (abs(value) if number else self.size(value))
-            if product > MAX_PRODUCT:
-                raise TemplateRuntimeError(f"{name!r} would make something too long")
+            if not all(isinstance(v, int | float) for v in values):
+                sizes = sorted(abs(v) if isinstance(v, int) else self.size(v) for v in values)
+                if math.prod(1 + size for size in sizes[-2:]) > MAX_PRODUCT:
+                    raise TemplateRuntimeError(f"{name!r} would make something too long")
         values = tuple(values)
         work = sum(LOOK if isinstance(v, GeneratorType) else self.size(v) for v in values)
         self.tick(STEP + work)

@@ -261,5 +261,7 @@ def test_messages_full_of_the_characters_that_stand_in(ours):
 
 
 def test_small_products_are_computed():
-    template = ChatTemplate("{{ '-' * 3 }}{{ 2 ** 10 }}{{ 2.5 * 4 }}{{ [1] * 2 }}{{ messages }}")
-    assert template.render([user("a")]).startswith("---102410.0[1, 1]")
+    template = ChatTemplate(
+        "{{ '-' * 3 }}{{ 2 ** 10 }}{{ 2.5 * 4 }}{{ [1] * 2 }}{{ 10**9 * 9 }}|{{ messages }}"
+    )
+    assert template.render([user("a")]).startswith("---102410.0[1, 1]9000000000|")
