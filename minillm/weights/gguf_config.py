@@ -25,7 +25,6 @@ KEYS = ROPE_KEYS | {
     "context_length",
     "embedding_length",
     "feed_forward_length",
-    "tensor_data_layout",  # says what is always so
     "vocab_size",
 }
 # Tokens that end a turn of a chat, where a file names only the one that ends the text.
