@@ -8,6 +8,7 @@ the file holds a score for every token instead of merges.
 import math
 import re
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from minillm.tokenizer.hf_parts import show
@@ -173,10 +174,13 @@ def _merges(tokens: list[str], types: list[int], scores: list[float]) -> list[li
         raise ValueError(f"all tokens have the score {scores[long[0]]}, which gives no order")
     made = []
     for token, i in ids.items():
-        pairs = ((token[:cut], token[cut:]) for cut in range(len(token) - 1, 0, -1))
-        made += [(-scores[i], i, [*pair]) for pair in pairs if pair[0] in ids and pair[1] in ids]
-    made.sort(key=lambda entry: (entry[0], -len(entry[2][0]), -len(entry[2][1])))
-    return [pair for _, _, pair in made]
+        made += [
+            (-scores[i], -cut, cut - len(token), [left, right])
+            for cut in range(1, len(token))
+            if (left := token[:cut]) in ids and (right := token[cut:]) in ids
+        ]
+    made.sort(key=itemgetter(0, 1, 2))
+    return [pair for *_, pair in made]
 
 
 def _model(tokens: list[str], merges: list[list[str]]) -> Json:
