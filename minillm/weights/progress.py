@@ -1,12 +1,16 @@
 """Bars on stderr, and a copy that computes a hash on the way."""
 
 import hashlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tqdm import tqdm
+
+# Bytes of a model of which the loading takes seconds. A smaller one needs no bar.
+LARGE = 2_000_000_000
 
 
 @contextmanager
@@ -17,6 +21,19 @@ def progress(what: str, total: int | None, quiet: bool) -> "Iterator[tqdm[Any]]"
     bar = tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=quiet, leave=False)
     with bar:
         yield bar
+
+
+@contextmanager
+def load_progress(total: int) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr for loading `total` bytes, where that takes long and somebody looks.
+
+    Yields what is to be called with the number of bytes that each step brought.
+    """
+    if total < LARGE or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    with progress("load", total, quiet=False) as bar:
+        yield bar.update
 
 
 def copy_and_hash(
