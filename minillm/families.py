@@ -7,18 +7,29 @@ minillm knows a family's name; what comes out is a `ModelConfig`, made of featur
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from minillm.config import MAX_LAYERS, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
 
 Settings = Mapping[str, Any]
 """The contents of a config.json."""
 
+Tensor = TypeVar("Tensor")
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 MAX_LENGTH = "max_position_embeddings"
 
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
 ROPE_TYPES = {"su": "longrope"}  # an older name
+# Models that see images too, and what their text part is by itself.
+TEXT_PARTS = {"gemma3": "gemma3_text"}
+SHARED_KEYS = (
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "quantization_config",
+    "tie_word_embeddings",
+)
 # Keys that change the result in a way that minillm does not compute, and the values that do not.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention_chunk_size": (None,),
@@ -67,6 +78,7 @@ def read_config(settings: Settings) -> ModelConfig:
     Raises ValueError for a missing key, a value out of range, or a feature that minillm lacks: a
     model is refused by name, never run wrongly.
     """
+    settings = text_part(settings)
     family = family_of(settings)
     settings = {**family.defaults, **settings}
     for key, neutral in NEUTRAL.items():
@@ -124,6 +136,24 @@ def checkpoint_names(model_type: str, names: Iterable[str]) -> dict[str, list[st
             stored = stored.replace(ours, theirs)
         held.setdefault(stored, []).append(name)
     return held
+
+
+def text_part(settings: Settings) -> dict[str, Any]:
+    """The settings of the text part of a model that sees images too; any others as they are."""
+    text = settings.get("text_config")
+    if str(settings.get("model_type")) not in TEXT_PARTS or not isinstance(text, Mapping):
+        return dict(settings)
+    kept = {k: v for k, v in settings.items() if k.endswith("_token_id") or k in SHARED_KEYS}
+    return {**text, **kept, **TEXT_PARTS[settings["model_type"]]}
+
+
+def text_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of such a model's text part, named as in a model of text alone."""
+    return {
+        name.removeprefix("model.").removeprefix("language_model."): tensor
+        for name, tensor in tensors.items()
+        if name.removeprefix("model.").startswith("language_model.")
+    }
 
 
 def _all_sliding(settings: Settings, index: int) -> str:
@@ -236,6 +266,10 @@ FAMILIES: dict[str, Family] = {
     ),
     "gemma3_text": Family(
         defaults={
+            "vocab_size": 262_208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 131_072,
             "rope_theta": 1_000_000.0,
             "rope_local_base_freq": 10_000.0,
             "head_dim": 256,

@@ -5,10 +5,15 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+)
 
 from minillm import LLM, Tokenizer
-from tests.parity.models import CASES, saved, token_ids
+from tests.parity.models import CASES, SIZES, saved, token_ids
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -61,6 +66,24 @@ def test_transformers_gets_equal_logits(name, dtype, tokenizer_files, tmp_path):
     assert torch.equal(reopened.logits(row), llm.logits(row))
     messages = [{"role": "user", "content": "hello"}]
     assert reopened.chat_ids(messages) == llm.chat_ids(messages) == llm.tokenizer.encode("hello")
+
+
+def test_the_text_part_of_a_model_that_sees(tokenizer_files, tmp_path):
+    text = dict(SIZES, head_dim=16, sliding_window=9, query_pre_attn_scalar=24, vocab_size=97)
+    vision = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    tokens = {"image_token_index": 90, "boi_token_index": 91, "eoi_token_index": 92}
+    torch.manual_seed(0)
+    config = Gemma3Config(text_config=text, vision_config=vision, **tokens)
+    seeing = Gemma3ForConditionalGeneration(config).eval()
+    seeing.save_pretrained(tmp_path / "seeing")
+    shutil.copytree(tokenizer_files, tmp_path / "seeing", dirs_exist_ok=True)
+    llm = LLM.from_pretrained(tmp_path / "seeing", device="cpu", dtype="float32")
+    ids = token_ids(1, 40) % 90
+    found, expected = llm.logits(ids[0].tolist()), seeing(ids).logits[0]
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    alone = AutoModelForCausalLM.from_pretrained(llm.save(tmp_path / "text"))
+    assert torch.allclose(alone(ids).logits[0], expected, atol=1e-5)
 
 
 def test_the_real_model_out_of_its_gguf_file(smollm2, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minillm.config import read_json
+from minillm.families import TEXT_PARTS, text_part, text_tensors
 from minillm.tokenizer import AnyTokenizer, ChatTemplate, make_tokenizer, open_tokenizer
 
 # A folder's settings and tokenizer are read without torch, which takes seconds to load.
@@ -63,9 +64,13 @@ class FolderSource(ModelSource):
     """A folder as transformers writes it."""
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
-        """config.json."""
+    def _config(self) -> dict[str, Any]:
         return read_json(self.path / "config.json")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """config.json; of a model that sees images too, what it says of the text part."""
+        return text_part(self._config)
 
     @cached_property
     def generation(self) -> dict[str, Any]:
@@ -92,7 +97,9 @@ class FolderSource(ModelSource):
         """The safetensors files."""
         from minillm.weights.safetensors import open_tensors
 
-        return open_tensors(self.path)
+        tensors = open_tensors(self.path)
+        seeing = str(self._config.get("model_type")) in TEXT_PARTS
+        return text_tensors(tensors) if seeing else tensors
 
     def _optional(self, name: str) -> dict[str, Any]:
         with suppress(FileNotFoundError):
