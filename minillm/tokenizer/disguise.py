@@ -1,5 +1,6 @@
 """Special tokens that a message spells are kept apart from those that a chat template writes."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -35,27 +36,28 @@ def disguise(
     texts. The text keeps its length, so what a template does with it (`trim`, a slice) comes to the
     same.
     """
-    tokens = tuple(special_tokens)
-    longest = max(map(len, tokens), default=0)
+    tokens = frozenset(special_tokens) - {""}
+    lengths = sorted({len(token) for token in tokens})
+    first = sorted({token[0] for token in tokens})
     taken = set("".join((*tokens, *other_texts)))
     map_texts(values, taken.update)
-    free = (char for char in map(chr, STAND_INS) if char not in taken)
-    first = sorted({token[0] for token in tokens})
-    stand_ins = list(islice(free, len(first)))
-    if len(stand_ins) < len(first):
+    free = list(islice((char for char in map(chr, STAND_INS) if char not in taken), len(first)))
+    if len(free) < len(first):
         raise ValueError(f"the texts use all {len(STAND_INS):,} characters of which one is needed")
-    swap = dict(zip(first, stand_ins, strict=True))
+    swap = dict(zip(first, free, strict=True))
     swap_back = {ord(char): original for original, char in swap.items()}
+    may_begin = re.compile("|".join(map(re.escape, first)) or "(?!)")  # (?!) never matches
 
     def hide(text: str) -> str:
-        chars = list(text)
-        for i, char in enumerate(text):
-            if char in swap:
-                # A token, or the beginning of one that goes on in what the template writes next.
-                rest = text[i : i + longest].rstrip()
-                begun = len(rest) < longest and any(token.startswith(rest) for token in tokens)
-                if begun or rest.startswith(tokens):
-                    chars[i] = swap[char]
+        chars, end = list(text), len(text.rstrip())
+        for match in may_begin.finditer(text):
+            i = match.start()
+            # A token, or the beginning of one that goes on in what the template writes next.
+            begun = 0 < end - i < lengths[-1] and any(
+                token.startswith(text[i:end]) for token in tokens
+            )
+            if begun or any(text[i : i + length] in tokens for length in lengths):
+                chars[i] = swap[match[0]]
         return "".join(chars)
 
     return hide, lambda text: text.translate(swap_back)
