@@ -22,14 +22,8 @@ MAX_LENGTH = "max_position_embeddings"
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
 ROPE_TYPES = {"su": "longrope"}  # an older name
 # Models that see images too, and what their text part is by itself.
-TEXT_PARTS = {"gemma3": "gemma3_text"}
-SHARED_KEYS = (
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "quantization_config",
-    "tie_word_embeddings",
-)
+TEXT_PARTS = {"gemma3": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}}
+SHARED_KEYS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 # Keys that change the result in a way that minillm does not compute, and the values that do not.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention_chunk_size": (None,),
