@@ -180,7 +180,7 @@ def _no_weights(folder: Path) -> OSError | ValueError:
             f"{folder}: only pickled weights ({_list(pickled)}). Unpickling can run "
             "any code, so minillm never does it; convert a model that you trust with "
             "transformers: AutoModelForCausalLM.from_pretrained(folder)"
-            ".save_pretrained(new_folder)"
+            ".save_pretrained(new_folder), and the same with AutoTokenizer"
         )
     return FileNotFoundError(f"{folder}: no weights ({SINGLE_FILE} or {INDEX_FILE})")
 

@@ -106,6 +106,7 @@ def test_the_index_cannot_lead_out_of_the_folder(tmp_path, shard):
         b'{"weight_map": {}}',
         b'{"weight_map": []}',
         b"[" * 100_000,
+        b'{"a":' * 1_000_000,
         b"\xff\xfe",
         LFS,
         b'{"weight_map": {"a": "x.safetensors", "a": "y.safetensors"}}',
@@ -124,8 +125,12 @@ def test_l02_folders_without_weights(tmp_path):
         open_weights(tmp_path / "absent")
     with pytest.raises(FileNotFoundError, match="no weights"):
         open_weights(tmp_path)
-    put(tmp_path, b"anything", "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin.*never.*convert.*save_pretrained"):
+    put(tmp_path, b"{}", "pytorch_model.bin.index.json")
+    with pytest.raises(FileNotFoundError, match="no weights"):
+        open_weights(tmp_path)
+    put(tmp_path, b"anything", "pytorch_model-00001-of-00001.bin")
+    message = r"pytorch_model-00001-of-00001\.bin.*never.*convert.*save_pretrained.*AutoTokenizer"
+    with pytest.raises(ValueError, match=message):
         open_weights(tmp_path)
     put(tmp_path, GOOD, "adapter.safetensors")
     with pytest.raises(FileNotFoundError, match=r"adapter\.safetensors"):

@@ -146,6 +146,7 @@ BROKEN = {
     "not_json": safetensors_bytes(b"{nonsense", VALUES),
     "not_utf8": safetensors_bytes(b'{"\xff\xfe": 1}', VALUES),
     "deep_nesting": safetensors_bytes(b"[" * 200_000),
+    "deep_nesting_of_objects": safetensors_bytes(b'{"a":' * 200_000 + b"1" + b"}" * 200_000),
     "long_number": safetensors_bytes(b'{"a":' + b"9" * 10_000 + b"}"),
     "length_huge": safetensors_bytes({"a": ONE}, VALUES, length=2**63 + 1),
     "length_100_MB": safetensors_bytes({"a": ONE}, VALUES, length=100_000_000),
