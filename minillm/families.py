@@ -7,9 +7,16 @@ minillm knows a family's name; what comes out is a `ModelConfig`, made of featur
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from minillm.config import MAX_LAYERS, ExpertsConfig, LayerConfig, ModelConfig, RopeConfig
+from minillm.config import (
+    MAX_LAYERS,
+    ExpertsConfig,
+    LayerConfig,
+    ModelConfig,
+    RopeConfig,
+    RopeType,
+)
 
 Settings = Mapping[str, Any]
 """The contents of a config.json."""
@@ -20,7 +27,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 MAX_LENGTH = "max_position_embeddings"
 
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
-ROPE_TYPES = {"su": "longrope"}  # an older name
+ROPE_TYPES = {name: name for name in get_args(RopeType)}
 # Models that see images too, and what their text part is by itself.
 TEXT_PARTS = {"gemma3": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}}
 SHARED_KEYS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
@@ -48,6 +55,8 @@ class Family:
     layer_type: FULL or SLIDING for a layer where the settings have no `layer_types`.
     window_flag: `sliding_window` counts only where `use_sliding_window` is true.
     has_rope: whether a layer has position information.
+    activation: the key that names it.
+    rope_types: the names of RoPE types that its files may use, and what they mean.
     rope_by_layer_type: `rope_parameters` may hold one object for each layer type.
     partial_rotary: `partial_rotary_factor` counts; the code of other families knows nothing of it.
     experts: a layer's experts.
@@ -60,6 +69,8 @@ class Family:
     layer_type: Callable[[Settings, int], str] = lambda settings, index: FULL
     window_flag: bool = False
     has_rope: Callable[[Settings, int], bool] = lambda settings, index: True
+    activation: str = "hidden_act"
+    rope_types: Mapping[str, str] = field(default_factory=lambda: ROPE_TYPES)
     rope_by_layer_type: bool = False
     partial_rotary: bool = False
     experts: Callable[[Settings, int], ExpertsConfig | None] = lambda settings, index: None
@@ -78,10 +89,10 @@ def read_config(settings: Settings) -> ModelConfig:
     for key, neutral in NEUTRAL.items():
         if settings.get(key) not in neutral:
             raise ValueError(f"{key} is {settings[key]!r:.200}; supported is {neutral[-1]!r}")
-    activation = _or_default(settings, "hidden_activation", settings.get("hidden_act") or "silu")
+    activation = _or_default(settings, family.activation, "silu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise ValueError(f"hidden_act is {activation!r:.200}; supported are {known}")
+        raise ValueError(f"{family.activation} is {activation!r:.200}; supported are {known}")
     hidden, heads = _count(settings, "hidden_size"), _count(settings, "num_attention_heads")
     num_layers = _count(settings, "num_hidden_layers", MAX_LAYERS)
     biased = _or_default(settings, "attention_bias", False)
@@ -275,6 +286,7 @@ FAMILIES: dict[str, Family] = {
         },
         features=_gemma_features,
         layer_type=_gemma_layer_type,
+        activation="hidden_activation",
         rope_by_layer_type=True,
         names=(
             ("post_attention_layernorm", "pre_feedforward_layernorm"),
@@ -293,6 +305,8 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(
         defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
         layer_type=_all_sliding,
+        # Early files call it by other names.
+        rope_types={"default": "default"} | dict.fromkeys(("longrope", "su", "yarn"), "longrope"),
         partial_rotary=True,
         names=(
             (".q_proj", ".qkv_proj"),
@@ -390,7 +404,10 @@ def _rope(settings: Settings, family: Family, layer_type: str) -> RopeConfig:
     values = {"rope_theta": theta, **(found or {})}
     # The older spelling of the key is `type`.
     rope_type = values.get("rope_type", values.get("type", "default"))
-    rope_type = ROPE_TYPES.get(rope_type, rope_type) if isinstance(rope_type, str) else rope_type
+    if not isinstance(rope_type, str) or rope_type not in family.rope_types:
+        known = ", ".join(family.rope_types)
+        raise ValueError(f"rope_type is {rope_type!r:.200}; supported are {known}")
+    rope_type = family.rope_types[rope_type]
     if values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
         raise ValueError("YaRN with mscale or mscale_all_dim is not supported")
     if values.get("partial_rotary_factor") is None:
