@@ -16,9 +16,9 @@ from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.sliding import SlidingKVCache
 from minillm.sampling import SamplingParams
 from tests.parity import measure
-from tests.parity.conftest import pair_of
 from tests.parity.measure import LENGTH, difference
 from tests.parity.models import CASES, FAMILIES, TRAINED, VOCAB, WINDOW
+from tests.parity.pairs import pair_of
 
 TOLERANCE = 1e-5
 ONE_OF_EACH = {case.family: name for name, case in CASES.items()}.values()
