@@ -7,6 +7,7 @@ import pytest
 from minillm.weights import wheel as wheel_module
 from minillm.weights.wheel import KNOWN, WheelModel
 from tests.weights.helpers import NAME, sha256, tiny_tensors, write_gguf, write_wheel
+from tests.weights.hub import Puller, serve
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +47,25 @@ def no_pip(monkeypatch):
         pytest.fail("downloaded again")
 
     return lambda: monkeypatch.setattr(wheel_module, "_pip_download", forbid)
+
+
+@pytest.fixture(scope="session")
+def running_hub():
+    with serve() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="session")
+def run_pull(running_hub, tmp_path_factory):
+    """`pull` from the hub of the tests, in another process."""
+    puller = Puller(running_hub.url, str(tmp_path_factory.mktemp("hf")))
+    yield puller
+    puller.close()
+
+
+@pytest.fixture
+def hub(running_hub, tmp_path, monkeypatch):
+    """An empty hub, and an empty cache."""
+    monkeypatch.setenv("MINILLM_HOME", str(tmp_path / "home"))
+    running_hub.reset()
+    return running_hub

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -178,30 +178,6 @@ def python_with(model: WheelModel, code: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-class Pulled(NamedTuple):
-    """What another process printed; the type and text of the error, if there was one."""
-
-    out: str
-    err: str
-    error: list[str] | None
-
-
-def run_pull(name: str, *, quiet: bool = True, verify: bool = False) -> Pulled:
-    """`pull(name)` in a fresh process, since huggingface_hub reads its settings at import."""
-    code = (
-        "import json, sys\n"
-        "from minillm.weights.pull import pull\n"
-        "try:\n"
-        f"    pull({name!r}, quiet={quiet}, verify={verify})\n"
-        "except Exception as error:\n"
-        "    print('\\nERROR', json.dumps([type(error).__name__, str(error)]), file=sys.stderr)\n"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    err, _, error = done.stderr.partition("\nERROR ")
-    return Pulled(done.stdout, err, json.loads(error) if error else None)
 
 
 def in_cache() -> set[str]:

@@ -2,16 +2,70 @@
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 # Files that the hub keeps in its large-file storage, under their SHA-256.
 LARGE = (".safetensors", ".gguf", ".bin")
+
+
+# Pulls what it is asked for, line by line: importing the libraries takes longer than a pull.
+WORKER = """
+import contextlib, io, json, os, sys
+from minillm.weights.pull import pull
+for line in sys.stdin:
+    asked = json.loads(line)
+    os.environ["MINILLM_HOME"] = asked.pop("home")
+    out, err, error = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            pull(**asked)
+        except Exception as failure:
+            error = [type(failure).__name__, str(failure)]
+    print(json.dumps([out.getvalue(), err.getvalue(), error]), flush=True)
+"""
+
+
+class Pulled(NamedTuple):
+    """What another process printed; the type and text of the error, if there was one."""
+
+    out: str
+    err: str
+    error: list[str] | None
+
+
+class Puller:
+    """Another process that pulls: huggingface_hub reads its settings when it is imported."""
+
+    def __init__(self, url: str, hf_home: str, **environment: str) -> None:
+        local = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        settings = {"HF_ENDPOINT": url, "HF_HOME": hf_home, **local, **environment}
+        not_ours = ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_PROGRESS_BARS")
+        kept = {name: value for name, value in os.environ.items() if name not in not_ours}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        command = [sys.executable, "-c", WORKER]
+        self.process = subprocess.Popen(command, text=True, env=kept | settings, **pipes)
+
+    def __call__(self, name: str, *, quiet: bool = True, verify: bool = False) -> Pulled:
+        """`pull` into the MINILLM_HOME of this process."""
+        asked = {"name": name, "quiet": quiet, "verify": verify}
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(asked | {"home": os.environ["MINILLM_HOME"]}) + "\n")
+        self.process.stdin.flush()
+        return Pulled(*json.loads(self.process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.communicate()
 
 
 class Hub:
@@ -22,11 +76,15 @@ class Hub:
     """
 
     def __init__(self) -> None:
+        self.url = ""
+        self.reset()
+
+    def reset(self) -> None:
+        """Empty, without fault."""
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.revision = REVISION
         self.fault: str | None = None
         self.requests: list[str] = []
-        self.url = ""
 
     def downloads(self) -> list[str]:
         """Names of the files whose content was asked for."""

@@ -12,8 +12,8 @@ from minillm.weights.gguf import convert
 from minillm.weights.hub import Listing, _download
 from minillm.weights.pull import resolve
 from minillm.weights.safetensors import open_weights
-from tests.weights.helpers import in_cache, run_pull, tiny_tensors, write_gguf
-from tests.weights.hub import REVISION, serve
+from tests.weights.helpers import in_cache, tiny_tensors, write_gguf
+from tests.weights.hub import REVISION, Puller
 
 REPOSITORY = "some-owner/Tiny_1.0"
 FOLDER = "some-owner--Tiny_1.0"
@@ -36,18 +36,9 @@ def model_files(tmp_path_factory):
     return {name: (folder / name).read_bytes() for name in (*names, "model.safetensors")}
 
 
-@pytest.fixture
-def hub(model_files, tmp_path, monkeypatch):
-    monkeypatch.setenv("MINILLM_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with serve() as hub:
-        hub.repositories[REPOSITORY] = model_files | NOT_NEEDED
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        yield hub
+@pytest.fixture(autouse=True)
+def repository(hub, model_files):
+    hub.repositories[REPOSITORY] = model_files | NOT_NEEDED
 
 
 def two_shards(files):
@@ -65,7 +56,7 @@ def two_shards(files):
     return others | saved | {"model.safetensors.index.json": index}
 
 
-def test_a_repository_with_one_weight_file(hub, model_files):
+def test_a_repository_with_one_weight_file(hub, run_pull, model_files):
     done = run_pull(REPOSITORY)
     assert done.error is None
     folder = resolve(REPOSITORY)
@@ -83,7 +74,7 @@ def test_a_repository_with_one_weight_file(hub, model_files):
     assert hub.requests == []
 
 
-def test_a_repository_with_shards(hub, model_files):
+def test_a_repository_with_shards(hub, run_pull, model_files):
     sharded = two_shards(model_files)
     hub.repositories[REPOSITORY] = sharded | NOT_NEEDED | {"model-extra.safetensors": b"stray"}
     done = run_pull(REPOSITORY, quiet=False)
@@ -97,7 +88,7 @@ def test_a_repository_with_shards(hub, model_files):
     assert all(torch.equal(weights[name], single[name]) for name in weights)
 
 
-def test_an_interrupted_download_goes_on_where_it_stopped(hub, model_files):
+def test_an_interrupted_download_goes_on_where_it_stopped(hub, run_pull, model_files):
     hub.repositories[REPOSITORY] = two_shards(model_files)
     hub.fault = "cut"
     done = run_pull(REPOSITORY)
@@ -113,7 +104,7 @@ def test_an_interrupted_download_goes_on_where_it_stopped(hub, model_files):
     assert in_cache() == {FOLDER, f".{FOLDER}.lock"}
 
 
-def test_wrong_content_is_noticed_and_fetched_again(hub):
+def test_wrong_content_is_noticed_and_fetched_again(hub, run_pull):
     hub.fault = "flip"
     error = run_pull(REPOSITORY).error
     assert error is not None
@@ -130,7 +121,7 @@ def flip(path):
     path.write_bytes(content)
 
 
-def test_a_repair_fetches_what_is_damaged_and_no_more(hub, model_files):
+def test_a_repair_fetches_what_is_damaged_and_no_more(hub, run_pull, model_files):
     assert run_pull(REPOSITORY).error is None
     folder = resolve(REPOSITORY)
     (folder / "config.json").write_text("{}")
@@ -151,7 +142,7 @@ def test_a_repair_fetches_what_is_damaged_and_no_more(hub, model_files):
     assert hub.requests == []
 
 
-def test_a_repository_that_changed_between_two_runs(hub, model_files):
+def test_a_repository_that_changed_between_two_runs(hub, run_pull, model_files):
     first = two_shards(model_files)
     hub.repositories[REPOSITORY] = first
     hub.fault = "cut"
@@ -168,7 +159,7 @@ def test_a_repository_that_changed_between_two_runs(hub, model_files):
     assert json.loads((folder / "origin.json").read_text())["revision"] == REVISION[::-1]
 
 
-def test_chat_templates_in_files_of_their_own_are_taken(hub, model_files):
+def test_chat_templates_in_files_of_their_own_are_taken(hub, run_pull, model_files):
     templates = {"chat_template.jinja": b"{{ messages }}", "chat_template.json": b"{}"}
     hub.repositories[REPOSITORY] |= templates
     assert run_pull(REPOSITORY).error is None
@@ -217,7 +208,7 @@ class Case(NamedTuple):
         ),
     ],
 )
-def test_a_repository_that_cannot_be_used(hub, model_files, change, case):
+def test_a_repository_that_cannot_be_used(hub, run_pull, model_files, change, case):
     files = {**model_files, **change}
     hub.repositories[REPOSITORY] = {name: data for name, data in files.items() if data is not None}
     error = run_pull(REPOSITORY).error
@@ -230,7 +221,7 @@ def test_a_repository_that_cannot_be_used(hub, model_files, change, case):
         assert not [name for name in hub.downloads() if name.endswith(".safetensors")]
 
 
-def test_absent_and_gated_repositories(hub):
+def test_absent_and_gated_repositories(hub, run_pull):
     error = run_pull("some-owner/absent").error
     assert error is not None
     assert error[0] == "FileNotFoundError"
@@ -242,18 +233,20 @@ def test_absent_and_gated_repositories(hub):
     assert "gated: accept its terms" in error[1]
 
 
-def test_offline_mode_and_a_refused_connection(hub, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    error = run_pull(REPOSITORY).error
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "could not be fetched from the Hugging Face hub ("),
+    ],
+)
+def test_offline_mode_and_a_refused_connection(hub, tmp_path, environment, message):
+    puller = Puller(hub.url, str(tmp_path / "hf"), **environment)
+    error = puller(REPOSITORY).error
+    puller.close()
     assert error is not None
     assert error[0] == "ConnectionError"
-    assert "HF_HUB_OFFLINE" in error[1]
-    assert hub.requests == []
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    error = run_pull(REPOSITORY).error
-    assert error is not None
-    assert error[0] == "ConnectionError"
-    assert "could not be fetched from the Hugging Face hub (" in error[1]
+    assert message in error[1]
     assert len(error[1].splitlines()) == 1
+    assert hub.requests == []
     assert FOLDER not in in_cache()

@@ -6,8 +6,7 @@ import pytest
 
 from minillm.weights.hub import choose_gguf
 from minillm.weights.pull import home, pull, resolve
-from tests.weights.helpers import in_cache, run_pull
-from tests.weights.hub import serve
+from tests.weights.helpers import in_cache
 
 REPOSITORY = "some-owner/Tiny-GGUF"
 FILES = {
@@ -19,25 +18,16 @@ FILES = {
 }
 
 
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    monkeypatch.setenv("MINILLM_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with serve() as hub:
-        hub.repositories[REPOSITORY] = dict(FILES)
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        yield hub
+@pytest.fixture(autouse=True)
+def repository(hub):
+    hub.repositories[REPOSITORY] = dict(FILES)
 
 
 @pytest.mark.parametrize(
     ("tag", "path"),
     [("q4_k_m", "Tiny-Q4_K_M.gguf"), ("Tiny-BF16.gguf", "BF16/Tiny-BF16.gguf")],
 )
-def test_one_file_is_taken_and_found_offline(hub, tag, path):
+def test_one_file_is_taken_and_found_offline(hub, run_pull, tag, path):
     name = f"{REPOSITORY}:{tag}"
     with pytest.raises(FileNotFoundError, match=f"run `minillm pull {name}`"):
         resolve(name)
@@ -58,7 +48,7 @@ def test_one_file_is_taken_and_found_offline(hub, tag, path):
     assert resolve(name).read_bytes() == FILES[path]
 
 
-def test_wrong_content_and_wrong_names(hub):
+def test_wrong_content_and_wrong_names(hub, run_pull):
     hub.fault = "flip"
     error = run_pull(f"{REPOSITORY}:Q8_0").error
     assert error is not None
