@@ -28,7 +28,6 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 DISTRIBUTIONS = {"yaml": "pyyaml"}
 
 
-# `minillm bench` compares with it where it is installed, and says so where it is not.
 # What runs only where somebody has installed it, beside the project or in a Python of its own.
 OPTIONAL = {
     "minillm/bench.py": {"transformers"},
