@@ -24,7 +24,6 @@ Settings = Mapping[str, Any]
 Tensor = TypeVar("Tensor")
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-MAX_LENGTH = "max_position_embeddings"
 
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
 ROPE_TYPES = {name: name for name in get_args(RopeType)}
@@ -105,7 +104,7 @@ def read_config(settings: Settings) -> ModelConfig:
         # Absent means multi-head attention: as many key/value heads as query heads.
         "num_key_value_heads": _or_default(settings, "num_key_value_heads", heads),
         "head_dim": _or_default(settings, "head_dim", hidden // heads),
-        "max_position_embeddings": _count(settings, MAX_LENGTH),
+        "max_position_embeddings": _count(settings, "max_position_embeddings"),
         "layers": tuple(_layer(settings, family, index) for index in range(num_layers)),
         "rms_norm_eps": _or_default(settings, "rms_norm_eps", 1e-6),
         "tie_word_embeddings": _or_default(settings, "tie_word_embeddings", False),
@@ -375,7 +374,41 @@ def _layer(settings: Settings, family: Family, index: int) -> LayerConfig:
 
 
 def _rope(settings: Settings, family: Family, layer_type: str) -> RopeConfig:
-    """The RoPE of a layer: `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling`."""
+    """The RoPE of a layer."""
+    values = _rope_settings(settings, family, layer_type)
+    # The older spelling of the key is `type`.
+    rope_type = values.get("rope_type", values.get("type", "default"))
+    if not isinstance(rope_type, str) or rope_type not in family.rope_types:
+        known = ", ".join(family.rope_types)
+        raise ValueError(f"rope_type is {rope_type!r:.200}; supported are {known}")
+    rope_type = family.rope_types[rope_type]
+    rotated = values["partial_rotary_factor"]
+    if rotated not in (None, 1.0) and not family.partial_rotary:
+        raise ValueError(f"partial_rotary_factor is {rotated!r:.200}; this family needs 1.0")
+    if values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
+        raise ValueError("YaRN with mscale or mscale_all_dim is not supported")
+    named = {f.name: values[f.name] for f in fields(RopeConfig) if values.get(f.name) is not None}
+    for key in ("short_factor", "long_factor"):
+        if not isinstance(named.get(key, []), list):
+            raise ValueError(f"{key} is {named[key]!r:.200}; a list of numbers is needed")
+        named[key] = tuple(named.get(key, ()))
+    trained = _trained_length(settings, values, rope_type)
+    if rope_type == "longrope" and "factor" not in named and isinstance(trained, int) and trained:
+        named["factor"] = max(settings["max_position_embeddings"] / trained, 1.0)
+    needed = ["low_freq_factor", "high_freq_factor"] if rope_type == "llama3" else []
+    needed += ["factor"] if rope_type != "default" else []
+    if lacking := [key for key in needed if key not in named]:
+        raise ValueError(f"rope_type {rope_type!r} needs a {' and a '.join(lacking)}")
+    named |= {"rope_type": rope_type, "original_max_position_embeddings": trained}
+    return RopeConfig(**named)
+
+
+def _rope_settings(settings: Settings, family: Family, layer_type: str) -> dict[str, Any]:
+    """What the file says of a layer's RoPE, in one object.
+
+    It stands in `rope_parameters` (transformers 5) or in `rope_theta` and `rope_scaling` (4); in
+    some families with an object per layer type, or in keys of its own for the local layers.
+    """
     found, scaling = settings.get("rope_parameters"), settings.get("rope_scaling")
     for value in (found, scaling):
         if value is not None and not isinstance(value, Mapping):
@@ -386,58 +419,33 @@ def _rope(settings: Settings, family: Family, layer_type: str) -> RopeConfig:
         raise ValueError(
             f"rope_parameters is {found!r:.200}, but rope_scaling {scaling!r:.200}: only one counts"
         )
-    theta = _or_default(settings, "rope_theta", 10_000.0)
+    values: dict[str, Any] = {"partial_rotary_factor": settings.get("partial_rotary_factor")}
+    values["rope_theta"] = _or_default(settings, "rope_theta", 10_000.0)
     by_type = {key: (found or scaling or {}).get(key) for key in (FULL, SLIDING)}
     if any(value is not None for value in by_type.values()):
-        if not family.rope_by_layer_type or not isinstance(by_type[layer_type], Mapping):
+        chosen = by_type[layer_type]
+        if not family.rope_by_layer_type or not isinstance(chosen, Mapping):
             raise ValueError(
                 f"rope_parameters has {by_type!r:.200}; one object for each layer type is "
                 f"supported only in some families, and {layer_type} needs one"
             )
-        found = by_type[layer_type]
-    elif found and family.rope_by_layer_type:
+        return values | dict(chosen)
+    if not family.rope_by_layer_type:
+        return values | dict(found or scaling or {})
+    if found:
         raise ValueError(f"rope_parameters is {found!r:.200}; one object per layer type is needed")
-    elif found is None and layer_type == SLIDING and family.rope_by_layer_type:
-        found, theta = {}, settings["rope_local_base_freq"]
-    elif found is None:
-        found = scaling
-    values = {"rope_theta": theta, **(found or {})}
-    # The older spelling of the key is `type`.
-    rope_type = values.get("rope_type", values.get("type", "default"))
-    if not isinstance(rope_type, str) or rope_type not in family.rope_types:
-        known = ", ".join(family.rope_types)
-        raise ValueError(f"rope_type is {rope_type!r:.200}; supported are {known}")
-    rope_type = family.rope_types[rope_type]
-    if values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
-        raise ValueError("YaRN with mscale or mscale_all_dim is not supported")
-    if values.get("partial_rotary_factor") is None:
-        values["partial_rotary_factor"] = settings.get("partial_rotary_factor")
-    if values["partial_rotary_factor"] not in (None, 1.0) and not family.partial_rotary:
-        raise ValueError(
-            f"partial_rotary_factor is {values['partial_rotary_factor']!r:.200}; 1.0 is needed in "
-            "this family"
-        )
-    named = {f.name: values[f.name] for f in fields(RopeConfig) if values.get(f.name) is not None}
-    for key in ("short_factor", "long_factor"):
-        if not isinstance(named.get(key, []), list):
-            raise ValueError(f"{key} is {named[key]!r:.200}; a list of numbers is needed")
-        if key in named:
-            named[key] = tuple(named[key])
-    trained, longest = _trained_length(settings, values, rope_type), _count(settings, MAX_LENGTH)
-    if rope_type == "longrope" and "factor" not in named and isinstance(trained, int) and trained:
-        named["factor"] = max(longest / trained, 1.0)
-    needed = ["low_freq_factor", "high_freq_factor"] if rope_type == "llama3" else []
-    needed += ["factor"] if rope_type != "default" else []
-    if lacking := [key for key in needed if key not in named]:
-        raise ValueError(f"rope_type {rope_type!r:.200} needs a {' and a '.join(lacking)}")
-    named |= {"rope_type": rope_type, "original_max_position_embeddings": trained}
-    return RopeConfig(**named)
+    if layer_type == SLIDING:
+        return values | {"rope_theta": settings["rope_local_base_freq"]}
+    return values | dict(scaling or {})
 
 
 def _trained_length(settings: Settings, values: Settings, rope_type: object) -> Any:
     """The length before stretching, in the place where transformers looks for it."""
     if rope_type == "dynamic":
-        return settings[MAX_LENGTH]
+        return settings["max_position_embeddings"]
     # Phi-3 keeps it beside the RoPE, where it wins.
-    found = _or_default(settings, f"original_{MAX_LENGTH}", values.get(f"original_{MAX_LENGTH}"))
-    return settings[MAX_LENGTH] if found is None and rope_type in ("yarn", "longrope") else found
+    name = "original_max_position_embeddings"
+    found = _or_default(settings, name, values.get(name))
+    if found is None and rope_type in ("yarn", "longrope"):
+        return settings["max_position_embeddings"]
+    return found
