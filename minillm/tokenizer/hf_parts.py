@@ -14,6 +14,8 @@ from minillm.tokenizer.pretokenize import GPT2_SPLIT, Step, prefix_space, split
 
 BEHAVIORS = ("Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext")
 MAX_COPIES = 10_000
+MAX_STEPS = 32  # of a Sequence; each may make a text longer
+MAX_AROUND = 1_000  # ids put around a text
 NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 _NEEDED: Any = object()
@@ -56,7 +58,10 @@ def members(
     if kind != "Sequence":
         return [(spec, kind, component)]
     found = []
-    for i, member in enumerate(field(spec, component, key, list)):
+    steps = field(spec, component, key, list)
+    if len(steps) > MAX_STEPS:
+        raise ValueError(f"{component}.{key} has {len(steps)} steps; {MAX_STEPS} at most")
+    for i, member in enumerate(steps):
         where = f"{component}.{key}[{i}]"
         found.append((member, field(member, where, "type", str), where))
     return found
@@ -128,6 +133,8 @@ def template(
                 ids if item.get("Sequence") else special[item["SpecialToken"]["id"]]["ids"]
                 for item in single
             ]
+            if sum(map(len, parts)) > MAX_AROUND:
+                raise ValueError
             ids = [index for part in parts for index in part]
             if ids.count(None) != 1 or not known.issuperset({*ids} - {None}):
                 raise ValueError

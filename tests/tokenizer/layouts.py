@@ -68,7 +68,7 @@ DECODERS: list[dict[str, Any]] = [
     {"type": "ByteFallback"},
     {"type": "Fuse"},
 ]
-WITH_BOS = {
+WITH_BOS: dict[str, Any] = {
     "type": "TemplateProcessing",
     "single": [
         {"SpecialToken": {"id": "<s>", "type_id": 0}},
