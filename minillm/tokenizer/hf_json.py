@@ -183,6 +183,7 @@ def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[A
     """The entries of `added_tokens`; what they and the vocabulary both have, has one id."""
     token_of = {index: token for token, index in vocab.items()}
     added: dict[str, AddedToken] = {}
+    following = len(vocab)
     for i, entry in enumerate(field(document, "", "added_tokens", list, [])):
         where = f"added_tokens[{i}]"
         content: str = field(entry, where, "content", str)
@@ -192,6 +193,10 @@ def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[A
             raise ValueError(f"{where}: {show(content)} is empty, or has a second id, {index}")
         if (other := token_of.setdefault(index, content)) != content:
             raise ValueError(f"{where}: {show(other)} and {show(content)} have one id, {index}")
+        if content not in vocab and index != following:
+            # `tokenizers` ignores the file's id and goes on counting.
+            raise ValueError(f"{where}: {show(content)} has id {index}; {following} is next")
+        following = max(following, index + 1)
         flags = ("special", "lstrip", "rstrip", "single_word", "normalized")
         values = {flag: field(entry, where, flag, bool, False) for flag in flags}
         added[content] = AddedToken(index, content, **values)

@@ -189,6 +189,7 @@ BOS = [added(256, "<s>", special=True)]
         ({"added_tokens": [added(-1, "<s>")]}, "added_tokens[0]: '<s>' has id -1"),
         ({"added_tokens": [added(True, "<s>")]}, "added_tokens[0]: '<s>' has id True"),
         ({"added_tokens": [added(97, "<s>")]}, "added_tokens[0]: 'a' and '<s>' have one id, 97"),
+        ({"added_tokens": [added(300, "<s>")]}, "'<s>' has id 300; 256 is next"),
         ({"added_tokens": [added(300, "a")]}, "'a' is empty, or has a second id, 300"),
         ({"added_tokens": BOS * 2}, "added_tokens[1]: '<s>' is empty, or has a second id, 256"),
         ({"added_tokens": [added(256, "<s>") | {"lstrip": 1}]}, "added_tokens[0].lstrip is 1"),
@@ -221,7 +222,8 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 
 def test_an_id_far_out_costs_nothing(tmp_path):
-    pair = both(small(added_tokens=[added(2**31 - 1, "<far>")]), tmp_path)
+    vocab = small()["model"]["vocab"] | {"<far>": 2**31 - 1}
+    pair = both(small(model={"vocab": vocab}, added_tokens=[added(2**31 - 1, "<far>")]), tmp_path)
     assert pair.ours.encode("<far>") == [2**31 - 1]
     assert pair.ours.vocab_size == 257
 
@@ -259,7 +261,7 @@ def test_damaged_files_are_clear_errors_or_tokenizers(tmp_path, capsys):
     rng = random.Random(seed)
     whole = small(
         model=merged("a b", "ab c") | {"ignore_merges": True},
-        added_tokens=[added(300, "<0>"), added(301, "<1>", lstrip=True), added(259, "<s>")],
+        added_tokens=[added(258, "<0>"), added(259, "<s>"), added(260, "<1>", lstrip=True)],
         normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]},
         pre_tokenizer=sequence({"type": "Digits", "individual_digits": True}, split(r"\s")),
         post_processor=TEMPLATE | {"special_tokens": {"<s>": {"id": "<s>", "ids": [259]}}},
