@@ -167,12 +167,13 @@ class ChatTemplate:
         conversation = checked(messages, template.words)
         values: dict[str, Any] = {"tools": None, "documents": None, **self.special_tokens}
         for key, value in options.items():
-            if value and key not in template.names and not self._own(key):
-                raise ValueError(f"{key} is {show(value)}, but the chat template never reads {key}")
             try:
                 values[key] = map_texts(value, str)
             except (RecursionError, ValueError) as error:
                 raise ValueError(f"{key}: {error}") from error
+            given = values[key] not in (None, [], ())
+            if given and key not in template.names and not self._own(key):
+                raise ValueError(f"{key} is {show(value)}, but the chat template never reads {key}")
         task = Rendering(template, values | {"messages": conversation}, **settings)
         if any(isinstance(message.get("content"), list) for message in conversation):
             if template not in self._takes_parts:

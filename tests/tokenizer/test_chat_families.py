@@ -214,11 +214,14 @@ def test_what_a_template_leaves_out_is_an_error():
     assert "Wait" not in CHAT["nine"].render(with_call)
 
 
-@pytest.mark.parametrize("options", [{"tools": TOOLS}, {"documents": [{}]}, {"enable_think": True}])
+@pytest.mark.parametrize(
+    "options", [{"tools": TOOLS}, {"documents": [{}]}, {"enable_think": False}]
+)
 def test_a_variable_that_the_template_never_reads_is_an_error(options):
     (name,) = options
     with pytest.raises(ValueError, match=f"{name} is .*, but the chat template never reads {name}"):
         CHAT["plain"].render([message("user", "hi")], **options)
+    CHAT["plain"].render([message("user", "hi")], tools=[], documents=[], system_message=None)
 
 
 def test_tools_are_data():
