@@ -10,7 +10,7 @@ from tools.bench_loading import DTYPES, engines_of, measure, table
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_loading_beside_transformers(smollm2, dtype, record_property):
     names, engines = engines_of(smollm2)
-    loads = measure(engines, dtype, runs=3)
+    loads = measure(engines, dtype, runs=2)
     here = machine()
     lines = table(names, loads, dtype)
     record_property("figure", "\n".join([f"loading, on {here['cpu']}:", *lines]))
