@@ -26,14 +26,14 @@ RUNS = [
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
-def test_stored_outputs_are_complete_and_clean(path):
+def test_n01_stored_outputs_are_complete_and_clean(path):
     # A cell that was never run, or whose output is an error or a warning, would pass nbval.
     assert check.problems(PROJECT, path, check.GUARDS) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "form"), RUNS)
-def test_outputs_are_reproduced(path, form, nbval, smollm2, record_property):
+def test_n03_outputs_are_reproduced_in_little_memory(path, form, nbval, smollm2, record_property):
     outcome = nbval(path, FORMS[form])
     record_property("notebook", path.name)
     record_property("form", form)

@@ -103,7 +103,7 @@ def with_nbval(built: Image) -> Image:
     return built
 
 
-def test_the_pins_are_installed_and_no_cuda(image: Image, record_property: Callable) -> None:
+def test_n03_the_pins_are_installed_and_no_cuda(image: Image, record_property: Callable) -> None:
     installed = image.packages()
     lines = (image.checkout / "constraints.txt").read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
