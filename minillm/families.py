@@ -27,21 +27,34 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
 ROPE_TYPES = {name: name for name in get_args(RopeType)}
+# "finetuned" says how it came about, and changes nothing.
+ROPE_KEYS = ("type", "finetuned", *(feature.name for feature in fields(RopeConfig)))
 # Models that see images too, and what their text part is by itself.
 TEXT_PARTS = {"gemma3": {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}}
 SHARED_KEYS = ("dtype", "torch_dtype", "quantization_config", "tie_word_embeddings")
 # Keys that change the result in a way that minillm does not compute, and the values that do not.
 NEUTRAL: dict[str, tuple[object, ...]] = {
+    "add_cross_attention": (None, False),
     "attention_chunk_size": (None,),
     "attention_multiplier": (None, 1.0),
     "attn_logit_softcapping": (None,),
     "clip_qkv": (None,),
+    "compression_config": (None,),
     "embedding_multiplier": (None, 1.0),
     "final_logit_softcapping": (None,),
+    "is_causal": (None, True),
+    "is_encoder_decoder": (None, False),
+    "kv_lora_rank": (None,),
+    "logit_scale": (None, 1.0),
     "logits_scaling": (None, 1.0),
+    "n_shared_experts": (None, 0),
+    "q_lora_rank": (None,),
     "quantization_config": (None,),
     "residual_multiplier": (None, 1.0),
+    "shared_expert_intermediate_size": (None, 0),
+    "text_config": (None,),
     "use_bidirectional_attention": (None, False),
+    "vision_config": (None,),
 }
 
 
@@ -218,7 +231,7 @@ def _mixtral_experts(settings: Settings, index: int) -> ExpertsConfig:
 def _qwen3_moe_experts(settings: Settings, index: int) -> ExpertsConfig | None:
     step = _count(settings, "decoder_sparse_step")
     dense = _or_default(settings, "mlp_only_layers", [])
-    if not isinstance(dense, list):
+    if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
         raise ValueError(f"mlp_only_layers is {dense!r:.200}; a list of layers is needed")
     if index in dense or (index + 1) % step:
         return None
@@ -351,7 +364,10 @@ def _count(settings: Settings, key: str, most: int = 2**31 - 1) -> int:
 def _layer(settings: Settings, family: Family, index: int) -> LayerConfig:
     """What layer `index` has: a window, RoPE, experts."""
     window = settings.get("sliding_window")
-    if family.window_flag and not settings.get("use_sliding_window", False):
+    windowed = _or_default(settings, "use_sliding_window", False)
+    if not isinstance(windowed, bool):
+        raise ValueError(f"use_sliding_window is {windowed!r:.200}; true or false is needed")
+    if family.window_flag and not windowed:
         window = None
     layer_types = settings.get("layer_types")
     if layer_types is None:
@@ -385,8 +401,9 @@ def _rope(settings: Settings, family: Family, layer_type: str) -> RopeConfig:
     rotated = values["partial_rotary_factor"]
     if rotated not in (None, 1.0) and not family.partial_rotary:
         raise ValueError(f"partial_rotary_factor is {rotated!r:.200}; this family needs 1.0")
-    if values.get("mscale") is not None or values.get("mscale_all_dim") is not None:
-        raise ValueError("YaRN with mscale or mscale_all_dim is not supported")
+    for key, value in values.items():
+        if value is not None and key not in ROPE_KEYS:
+            raise ValueError(f"{key} of a RoPE is {value!r:.200}; known are {', '.join(ROPE_KEYS)}")
     named = {f.name: values[f.name] for f in fields(RopeConfig) if values.get(f.name) is not None}
     for key in ("short_factor", "long_factor"):
         if not isinstance(named.get(key, []), list):
