@@ -4,8 +4,8 @@
 
 The other Python needs llama-cpp-python and runs tools/llama_cpp_greedy.py. llama.cpp rounds
 activations to 8 bits before it multiplies them with quantized weights, so the two may part where
-the top two logits are close. Every such place is listed with the gap there, in minillm's float32;
-the exit code is 1 where one is 0.5 or more.
+the top logits are close. Every such place is listed with the gap there, minillm's top logit minus
+that of llama.cpp's token, in float32; the exit code is 1 where one is 0.5 or more.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def described(llm: LLM, parting: Parting) -> str:
     ours, theirs = (llm.tokenizer.decode([token]) for token in (parting.ours, parting.theirs))
     return (
         f"prompt {parting.prompt:>2}: after {parting.place:>2} tokens minillm {ours!r}, "
-        f"llama.cpp {theirs!r}; gap of the top two {parting.gap:.3f}"
+        f"llama.cpp {theirs!r}; gap {parting.gap:.3f}"
     )
 
 

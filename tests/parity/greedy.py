@@ -43,8 +43,8 @@ CHATS = [
 class Parting(NamedTuple):
     """Two programs pick different tokens at one place.
 
-    prompt: its number. place: how many new tokens are the same before it. gap: the top logit minus
-    the second, in float32.
+    prompt: its number. place: how many new tokens are the same before it. gap: our top logit minus
+    that of their token, in float32; where they pick our second choice, the gap of the top two.
     """
 
     prompt: int
@@ -77,12 +77,13 @@ def partings(
     ours: Sequence[list[int]],
     theirs: Sequence[list[int]],
 ) -> list[Parting]:
-    """The first difference of each prompt where there is one, with the gap of our logits there."""
+    """The first difference of each prompt where there is one."""
     found = []
     for number, (prompt, a, b) in enumerate(zip(prompts, ours, theirs, strict=True)):
         place = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), None)
         if place is not None:
             with torch.inference_mode():
-                gap = float(gaps(llm.logits(prompt + a[:place])[-1]))
+                logits = llm.logits(prompt + a[:place])[-1]
+            gap = float(logits.max() - logits[b[place]])
             found.append(Parting(number, place, a[place], b[place], gap))
     return found
