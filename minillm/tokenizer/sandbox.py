@@ -28,59 +28,14 @@ from jinja2 import (
     pass_context,
 )
 from jinja2.exceptions import SecurityError
-from jinja2.filters import _GroupTuple
-from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Cycler, Namespace
-from markupsafe import Markup
+from jinja2.utils import Namespace
 
+from minillm.tokenizer.allowed import ATTRIBUTES, FILTERS, FORBIDDEN, OpaqueNamespace
 from minillm.tokenizer.budget import MAX_BITS, PER_MESSAGE, SECONDS, Budget
 from minillm.tokenizer.watched_code import COMPARISONS, Generation, WatchedCode
 
 MAX_SOURCE, MAX_NODES = 100_000, 6_000  # characters, and nodes of the syntax tree
-
-FILTERS = (
-    *("abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float"),
-    *("groupby", "indent", "int", "items", "join", "last", "length", "list", "lower", "map"),
-    *("max", "min", "reject", "rejectattr", "replace", "reverse", "safe", "select", "selectattr"),
-    *("sort", "string", "title", "trim", "unique", "upper"),
-)
-TEXT_METHODS = (
-    *("capitalize", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii"),
-    *("isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join"),
-    *("lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex"),
-    *("rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase"),
-    *("title", "upper"),
-)
-LOOP = (
-    *("changed", "cycle", "depth", "depth0", "first", "index", "index0", "last", "length"),
-    *("nextitem", "previtem", "revindex", "revindex0"),
-)
-ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    str: TEXT_METHODS,
-    Markup: TEXT_METHODS,
-    dict: ("get", "items", "keys", "values"),
-    list: ("count", "index"),
-    tuple: ("count", "index"),
-    LoopContext: LOOP,
-    Cycler: ("current", "next", "reset"),
-    _GroupTuple: ("grouper", "list"),
-}
-FORBIDDEN: dict[type[nodes.Node], str] = {
-    nodes.Include: "include",
-    nodes.Import: "import",
-    nodes.FromImport: "from",
-    nodes.Extends: "extends",
-    nodes.Block: "block",
-    nodes.ScopedEvalContextModifier: "autoescape",
-}
-
-
-class OpaqueNamespace(Namespace):
-    """A namespace that does not print what it holds, which may be other namespaces, or itself."""
-
-    def __repr__(self) -> str:
-        return "<Namespace>"
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
