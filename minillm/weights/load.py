@@ -93,11 +93,14 @@ def _checkpoint(
     config: ModelConfig, weights: Mapping[str, StoredTensor | Tensor]
 ) -> dict[str, StoredTensor | Tensor]:
     """The tensors under their full names, without those that are derived from others."""
-    found = {
-        name if name.startswith(("model.", "lm_head.")) else f"model.{name}": tensor
-        for name, tensor in weights.items()
-        if not name.endswith("rotary_emb.inv_freq")  # old checkpoints store the RoPE table
-    }
+    found: dict[str, StoredTensor | Tensor] = {}
+    for name, tensor in weights.items():
+        if name.endswith("rotary_emb.inv_freq"):  # old checkpoints store the RoPE table
+            continue
+        full = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+        if full in found:
+            raise ValueError(f"weights do not fit: {full} stands there with and without `model.`")
+        found[full] = tensor
     if config.tie_word_embeddings and "lm_head.weight" in found:
         # A tied head may be stored a second time, but not with other values.
         head, table = found.pop("lm_head.weight"), found.get("model.embed_tokens.weight")
