@@ -38,8 +38,8 @@ def _settings(values: Settings, before: Settings, base: GGUFBase, source: Path) 
     prefix = f"{base.architecture}."
     for full in sorted(key for key in values.keys() | before.keys() if key.startswith(prefix)):
         key, ours, old = full.removeprefix(prefix), values.get(full), before.get(full)
-        if key == "rope.freq_base" and ours is None:
-            ours = 10_000.0
+        if ours is None:
+            ours = ABSENT.get(key)
         if ours is None or ours == old:  # what is left out must come to the same
             continue
         hf_key = (KEYS | base.keys).get(key)
@@ -104,6 +104,10 @@ RULES: dict[str, Callable[[Settings, Any], None]] = {
     "rope.scaling.original_context_length": _nothing,
     "rope.scaling.type": _only("none", "linear"),
 }
+
+
+# What a key that is not there stands for.
+ABSENT = {"attention.sliding_window": 0, "rope.freq_base": 10_000.0}
 
 
 def _global_rope(config: Settings) -> Settings:

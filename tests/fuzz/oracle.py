@@ -85,6 +85,8 @@ def model_settings(folder: Path, base: Path) -> dict[str, Any]:
         known = AutoConfig.for_model(settings["model_type"]).to_dict().keys() | OLD_KEYS
     except (KeyError, TypeError, ValueError):
         return settings
+    if type(settings.get("rms_norm_eps")) is int:  # a whole number is one too
+        settings["rms_norm_eps"] = float(settings["rms_norm_eps"])
     if "num_local_experts" in settings:  # the newer name of the same
         settings.pop("num_experts", None)
     whole = json.loads((base / "config.json").read_bytes())
