@@ -2,13 +2,13 @@
 
 import errno
 import hashlib
-import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from minillm.weights.hub_names import choose_gguf, gguf_names
 from minillm.weights.progress import copy_and_hash, progress
 
 # Small files of a repository that are taken where they exist; the first two must.
@@ -22,8 +22,6 @@ OPTIONAL = (
 )
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-# A part of a GGUF model that was split into several files.
-SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 class Listing(NamedTuple):
@@ -99,33 +97,12 @@ def fetch_gguf(
 
 def find_gguf(repository: str, tag: str) -> str:
     """Name of the GGUF file that `tag` means in a repository on the hub, see `choose_gguf`."""
-    names = _gguf_names(_list_files(repository).files)
+    names = gguf_names(_list_files(repository).files)
     chosen = choose_gguf(repository, names, tag)
     if chosen is None:
         there = f"its GGUF files are {_some(names)}" if names else "it has no whole GGUF file"
         raise FileNotFoundError(f"{repository}: no {tag!r}; {there}")
     return chosen
-
-
-def choose_gguf(repository: str, names: Iterable[str], tag: str) -> str | None:
-    """The file that a tag means: its name, or the end of one, as in model-Q4_K_M.gguf for q4_k_m.
-
-    Returns None where there is none; raises ValueError where there are several.
-    """
-    names = sorted(names)
-    if tag in names:
-        return tag
-    end = re.compile(rf"(?:^|[-._]){re.escape(tag)}\.gguf", re.IGNORECASE)
-    found = [name for name in names if (at := end.search(name)) and at.end() == len(name)]
-    if len(found) > 1:
-        raise ValueError(f"{repository}:{tag} may be {' or '.join(found)}; give the whole name")
-    return found[0] if found else None
-
-
-def _gguf_names(files: Iterable[str]) -> list[str]:
-    """Names of whole GGUF files, without their folders; \\ and : mean something elsewhere."""
-    names = {PurePosixPath(name).name for name in files if name.lower().endswith(".gguf")}
-    return sorted(name for name in names if not SPLIT.search(name) and not {"\\", ":"} & {*name})
 
 
 def _list_files(repository: str) -> Listing:
@@ -143,7 +120,7 @@ def _check_needed(listing: Listing) -> None:
     """Refuse a repository without safetensors or tokenizer.json; say what is there instead."""
     repository, files = listing.repository, listing.files
     if WEIGHTS not in files and INDEX not in files:
-        if names := _gguf_names(files):
+        if names := gguf_names(files):
             raise ValueError(
                 f"{repository} holds GGUF files: {_some(names)}; choose one with "
                 f"`minillm pull {repository}:{names[0]}`, or by the end of its name"

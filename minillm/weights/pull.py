@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minillm.weights.hub import choose_gguf, fetch_gguf, fetch_repository, find_gguf
+from minillm.weights.hub import fetch_gguf, fetch_repository, find_gguf
+from minillm.weights.hub_names import choose_gguf
 from minillm.weights.progress import copy_and_hash, progress
 from minillm.weights.wheel import KNOWN, build_from_wheel
 

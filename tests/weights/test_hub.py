@@ -1,5 +1,6 @@
 """Pulling owner/name from a hub, here a small one on this machine, by the real hub library."""
 
+import errno
 import json
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import load, save
 
 from minillm.weights.gguf import convert
-from minillm.weights.hub import Listing, _download
+from minillm.weights.hub import Listing, _download, _hub_errors
 from minillm.weights.pull import resolve
 from minillm.weights.safetensors import open_weights
 from tests.weights.helpers import in_cache, tiny_tensors, write_gguf
@@ -171,6 +172,11 @@ def test_a_disk_that_is_too_small_is_noticed_before_the_download(tmp_path):
     listing = Listing(REPOSITORY, REVISION, "mit", {"x": SimpleNamespace(size=10**18)})
     with pytest.raises(OSError, match=r"needs 1,000,000,000,000,000,000 bytes; .* are free in"):
         _download(listing, ["x"], tmp_path, quiet=True)
+    # One that fills up meanwhile is not taken for a broken connection.
+    message = f"{REPOSITORY}: No space left"
+    with pytest.raises(OSError, match=message) as caught, _hub_errors(REPOSITORY):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.errno == errno.ENOSPC
 
 
 class Case(NamedTuple):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from minillm.weights.hub import choose_gguf
+from minillm.weights.hub_names import choose_gguf
 from minillm.weights.pull import home, pull, resolve
 from tests.weights.helpers import in_cache
 
