@@ -17,6 +17,9 @@ from minillm.tokenizer.added import AddedToken
 from minillm.tokenizer.hf_parts import field, normal_forms, one_of, pretokenizer, show, template
 from minillm.tokenizer.pretokenize import Step, bytes_to_unicode
 
+# In characters. Each is compared with the text wherever its first character stands.
+MAX_ADDED_LENGTH = 256
+
 _SPELLING = bytes_to_unicode()
 _BYTES = {char: byte for byte, char in _SPELLING.items()}
 
@@ -189,6 +192,8 @@ def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[A
         content: str = field(entry, where, "content", str)
         index = entry.get("id")
         _check_token(where, content, index)
+        if len(content) > MAX_ADDED_LENGTH:
+            raise ValueError(f"{where}: {show(content)} is longer than {MAX_ADDED_LENGTH}")
         if not content or content in added or vocab.get(content, index) != index:
             raise ValueError(f"{where}: {show(content)} is empty, or has a second id, {index}")
         if (other := token_of.setdefault(index, content)) != content:

@@ -121,12 +121,16 @@ def _check_pre_tokenizer(
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Its steps, and those among them that put a ▁ before the first part of a text only."""
     steps, first_only = [], []
-    for spec, kind, where in members(document, "pre_tokenizer", "pretokenizers"):
+    found = members(document, "pre_tokenizer", "pretokenizers")
+    for spec, kind, where in found:
         if one_of(kind, where, "Metaspace", "Split", "Digits") == "Metaspace":
             one_character(spec, where, "replacement")
             if prepend_scheme(spec, where) == "first":
                 first_only.append(spec)
         steps.append(spec)
+    if (count := [kind for _, kind, _ in found].count("Metaspace")) > 1:
+        # Each puts a character before every piece, and cuts there.
+        raise ValueError(f"pre_tokenizer has {count} Metaspace steps; one is allowed")
     return steps, first_only
 
 

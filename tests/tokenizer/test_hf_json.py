@@ -190,6 +190,7 @@ BOS = [added(256, "<s>", special=True)]
         ({"added_tokens": [added(True, "<s>")]}, "added_tokens[0]: '<s>' has id True"),
         ({"added_tokens": [added(97, "<s>")]}, "added_tokens[0]: 'a' and '<s>' have one id, 97"),
         ({"added_tokens": [added(300, "<s>")]}, "'<s>' has id 300; 256 is next"),
+        ({"added_tokens": [added(256, "a" * 257)]}, "is longer than 256"),
         ({"added_tokens": [added(300, "a")]}, "'a' is empty, or has a second id, 300"),
         ({"added_tokens": BOS * 2}, "added_tokens[1]: '<s>' is empty, or has a second id, 256"),
         ({"added_tokens": [added(256, "<s>") | {"lstrip": 1}]}, "added_tokens[0].lstrip is 1"),

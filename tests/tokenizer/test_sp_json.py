@@ -155,6 +155,10 @@ LACKING = {name: i for name, i in trained()[0].items() if name not in BYTES}
             {"pre_tokenizer": sequence("pretokenizers", *[metaspace()] * 5000)},
             "pre_tokenizer.pretokenizers has 5000 steps; 32 at most",
         ),
+        (
+            {"pre_tokenizer": sequence("pretokenizers", metaspace(), metaspace(replacement="b"))},
+            "pre_tokenizer has 2 Metaspace steps; one is allowed",
+        ),
         ({"post_processor": LONG}, "post_processor.single is "),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "pre_tokenizer is 'Whitespace', not supp"),
         ({"pre_tokenizer": metaspace(replacement="ab")}, "replacement is 'ab'; one character"),
