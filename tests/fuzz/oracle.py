@@ -139,13 +139,15 @@ def relative_difference(ours: Tensor, theirs: Tensor) -> float:
 
 def same_ids(llm: LLM, path: Path, undamaged: LLM) -> str:
     """Compare token ids and decoded text with those of the `tokenizers` library."""
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, decoders
 
     try:
         theirs = Tokenizer.from_file(str(path))
         theirs.no_padding()
         theirs.no_truncation()
         expected = [theirs.encode(text).ids for text in TEXTS]
+        if theirs.decoder is None:  # the library would put a space after each token
+            theirs.decoder = decoders.ByteLevel()
         decoded = [theirs.decode(ids, skip_special_tokens=False) for ids in expected]
         by = "equal those of tokenizers"
     except BaseException as error:  # a panic in Rust is no Exception

@@ -52,7 +52,8 @@ def near(old: object) -> list[Any]:
         return [not old, int(old), str(old).lower()]
     if not isinstance(old, int | float):
         return []
-    return [old + 1, old - 1, old * 2, -old, float(min(old, 10**9)), [old], old / 2, str(old)]
+    small = min(old, 10**9)
+    return [old + 1, old - 1, old * 2, -old, float(small), [old], small / 2, str(small)]
 
 
 def flip(path: Path, data: bytearray, places: list[int], rng: random.Random) -> str:
