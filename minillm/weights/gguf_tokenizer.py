@@ -134,9 +134,15 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], types: list[i
     """
     _refuse(metadata, "remove_extra_whitespaces", "add_sep_token")
     known = set(tokens)
-    for byte in range(256):
-        if (name := f"<0x{byte:02X}>") not in known:
-            raise ValueError(f"no token for the byte {name}")
+    bytes_ = {f"<0x{byte:02X}>" for byte in range(256)}
+    if lacking := bytes_ - known:
+        raise ValueError(f"no token for the byte {min(lacking)}")
+    for token, kind in zip(tokens, types, strict=True):
+        if (kind == BYTE) != (token in bytes_):
+            raise ValueError(f"token {show(token)} has the type {kind}; {BYTE} is for <0x..>")
+        # Symbols begin as single characters: over one that is no token, nothing could be joined.
+        if kind == NORMAL and (strange := set(token) - known):
+            raise ValueError(f"token {show(token)} has {show(min(strange))}, which is no token")
     add_space = _flag(metadata, "add_space_prefix", True)
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
