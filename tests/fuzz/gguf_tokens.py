@@ -10,7 +10,7 @@ QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-CONTROL, USER_DEFINED, BYTE = 3, 4, 6
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 
 
 def token_ids(values: dict[str, Any], text: str) -> list[int]:
@@ -59,7 +59,8 @@ def _sentencepiece(values: dict[str, Any], text: str) -> list[int]:
     if not len(set(tokens)) == len(tokens) == len(scores) == len(types):
         raise WrongError("a token stands twice, or has no score or type")
     vocab = {token: index for index, token in enumerate(tokens)}
-    whole = [token for token in tokens if types[vocab[token]] in (CONTROL, USER_DEFINED)]
+    kinds = (UNKNOWN, CONTROL, USER_DEFINED)
+    whole = [token for token in tokens if types[vocab[token]] in kinds]
     found: list[int] = []
     for part in _cut(text, sorted(whole, key=len, reverse=True)):
         if part in whole:
