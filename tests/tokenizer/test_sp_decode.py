@@ -113,6 +113,19 @@ def test_d05_spaces_between_words_stay(name):
     assert stream(tokenizer, [was, the, the])[1:] == [" the", " the", ""]
 
 
+@pytest.mark.parametrize("name", FALLBACK)
+def test_d05_a_stream_that_goes_on_with_a_text(name):
+    # The last token of what stands before, pushed first, says that the text has begun.
+    tokenizer = PAIRS[name].ours
+    detokenizer = tokenizer.stream(skip_special_tokens=True)
+    detokenizer.push(VOCAB["▁the"])
+    assert detokenizer.push(VOCAB["▁was"]) == " was"
+    # After a special token nothing has been shown yet.
+    detokenizer = tokenizer.stream(skip_special_tokens=True)
+    detokenizer.push(VOCAB["<s>"])
+    assert detokenizer.push(VOCAB["▁was"]) == ("was" if tokenizer.data.strip else " was")
+
+
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("count", range(1, 9))
 def test_d05_four_real_spaces_stay_four(name, count):
