@@ -127,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
         "model", help="smollm2, or on the Hugging Face hub owner/name, or owner/name:FILE.gguf"
     )
     pull.add_argument("--quiet", action="store_true", help="no progress")
+    pull.add_argument(
+        "--verify", action="store_true", help="compare every byte of what is there, too"
+    )
 
     save = add("save", "write a model, such as a .gguf file, as a Hugging Face folder")
     save.add_argument("model", help=MODEL)

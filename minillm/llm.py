@@ -18,7 +18,9 @@ from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 from minillm.sampling import SamplingParams
 from minillm.tokenizer import AnyTokenizer, ChatTemplate, StopStrings
+from minillm.weights.collector import collector_paused
 from minillm.weights.load import Checkpoint, load_transformer
+from minillm.weights.progress import load_progress
 from minillm.weights.pull import resolve
 from minillm.weights.save import save_folder
 from minillm.weights.source import ModelSource, open_source
@@ -157,6 +159,7 @@ class LLM:
         self.unused_ids = tokenizer.ids_without_token(self.config.vocab_size)
 
     @classmethod
+    @collector_paused()
     def from_pretrained(
         cls,
         name_or_path: str | Path,
@@ -196,13 +199,15 @@ class LLM:
                 )
             eos = _eos_token_ids(source, config.vocab_size)
             chat_template = source.chat_template
-            model = load_transformer(
-                config,
-                source.weights,
-                model_type=settings["model_type"],
-                device=where,
-                dtype=kind,
-            )
+            with load_progress(config.num_parameters() * kind.itemsize) as loaded:
+                model = load_transformer(
+                    config,
+                    source.weights,
+                    model_type=settings["model_type"],
+                    device=where,
+                    dtype=kind,
+                    placed=lambda count: loaded(count * kind.itemsize),
+                )
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
             named = str(error).startswith(str(path))

@@ -7,4 +7,4 @@ from minillm.weights.pull import pull
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the folder of the model that is then there."""
-    print(pull(arguments.model, quiet=arguments.quiet))
+    print(pull(arguments.model, quiet=arguments.quiet, verify=arguments.verify))

@@ -6,9 +6,7 @@ config.json, tokenizer.json and tensors by name. `convert` writes that folder.
 """
 
 import json
-import math
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from minillm.weights.gguf_config import hf_config, hf_tensors
 from minillm.weights.gguf_file import read_gguf
 from minillm.weights.gguf_tensor import GGUFTensor
 from minillm.weights.gguf_tokenizer import tokenizer_files
+from minillm.weights.save import Form, write_safetensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +81,12 @@ def convert(
             # Nobody reads 100,000 lines of merges; the other files are meant to be looked at.
             indent = None if name == "tokenizer.json" else 2
             json.dump(content, file, ensure_ascii=False, indent=indent)
-    _write_safetensors(folder / "model.safetensors", model.tensors, progress)
+    forms = {name: Form(torch.float32, torch.Size(t.shape)) for name, t in model.tensors.items()}
+    total = sum(form.nbytes for form in forms.values())
 
+    def pieces(name: str) -> Iterator[torch.Tensor]:
+        for values in model.tensors[name].chunks():
+            yield (piece := values.to(torch.float32))
+            progress(piece.nbytes, total)
 
-def _write_safetensors(
-    path: Path, tensors: dict[str, GGUFTensor], progress: Callable[[int, int], object]
-) -> None:
-    """Write the tensors in float32, a few rows at a time; see minillm.weights.safetensors."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + 4 * math.prod(tensor.shape)
-        header[name] = {
-            "dtype": "F32",
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % 64)  # the data begins at a multiple of 64 bytes
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
-            for values in tensor.chunks():
-                progress(file.write(values.to(torch.float32).numpy().data.cast("B")), end)
-        file.flush()
-        os.fsync(file.fileno())
+    write_safetensors(folder / "model.safetensors", forms, pieces)
