@@ -80,6 +80,12 @@ class Case:
     trained: int | None = None
 
     @property
+    def dynamic(self) -> bool:
+        """Whether every step turns its tokens by the length so far, and stored keys stay behind."""
+        rope = self.settings.get("rope_parameters") or {}
+        return rope.get("rope_type") == "dynamic"
+
+    @property
     def windowed(self) -> bool:
         """Whether a layer has a sliding window."""
         flag = self.settings.get("use_sliding_window", True)

@@ -27,7 +27,7 @@ MORE = torch.tensor([[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]])
 
 def expected_steps(pair, ids, prompt):
     """What follows a prompt, step by step: the whole text says it, but for a moving rotation."""
-    if pair.case.trained:
+    if pair.case.dynamic:
         return measure.reference_steps(pair.theirs, ids, prompt)
     return measure.reference(pair.theirs, ids)[:, prompt - 1 :]
 
