@@ -157,7 +157,8 @@ def _parse_json(path: Path, text: bytes) -> dict[str, Any]:
         return found
 
     try:
-        found = json.loads(text, object_pairs_hook=without_duplicates)
+        # As text: of bytes, json would also take what is UTF-16.
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: broken JSON ({error})") from error
     if not isinstance(found, dict):
