@@ -24,7 +24,7 @@ TOLERANCE = 1e-3
 # Settings that transformers reads without listing them among a family's own.
 OLD_KEYS = {"rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor"}
 OLD_KEYS |= {"head_dim", "num_experts", "num_local_experts", "sliding_window_pattern", "model_type"}
-OLD_KEYS |= {"torch_dtype", "dtype", "quantization_config"}
+OLD_KEYS |= {"quantization_config"}
 TEMPLATE_FILES = {"chat_template.jinja", "tokenizer_config.json"}
 
 
@@ -80,7 +80,10 @@ def model_settings(folder: Path, base: Path) -> dict[str, Any]:
     from transformers import AutoConfig
 
     damaged = json.loads((folder / "config.json").read_bytes())
-    settings = {key: damaged[key] for key in damaged if not key.endswith("_token_id")}
+    left_out = {"dtype", "torch_dtype"} | {key for key in damaged if key.endswith("_token_id")}
+    if isinstance(damaged.get("no_rope_layers"), list):  # which leaves nothing to an interval
+        left_out.add("no_rope_layer_interval")
+    settings = {key: damaged[key] for key in damaged if key not in left_out}
     try:
         known = AutoConfig.for_model(settings["model_type"]).to_dict().keys() | OLD_KEYS
     except (KeyError, TypeError, ValueError):
