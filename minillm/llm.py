@@ -113,6 +113,8 @@ class _Job:
     def __init__(self, request: Request, tokenizer: AnyTokenizer) -> None:
         self.request = request
         self.detokenizer = tokenizer.stream(skip_special_tokens=True)
+        # The answer goes on with a text: its first word keeps the space before it.
+        self.detokenizer.push(request.prompt_ids[-1])
         self.stops = StopStrings(request.params.stop)
         stats = GenerationStats(len(request.prompt_ids))
         self.output = GenerationOutput("", request.token_ids, None, stats)
@@ -155,7 +157,7 @@ class LLM:
     ) -> None:
         self.model, self.tokenizer, self.source = model, tokenizer, source
         self.config: ModelConfig = model.config
-        self.chat_template, self.eos_token_ids, self.name = chat_template, eos_token_ids, name
+        self._chat_template, self.eos_token_ids, self.name = chat_template, eos_token_ids, name
         self.unused_ids = tokenizer.ids_without_token(self.config.vocab_size)
 
     @classmethod
@@ -198,7 +200,6 @@ class LLM:
                     f"{config.vocab_size}"
                 )
             eos = _eos_token_ids(source, config.vocab_size)
-            chat_template = source.chat_template
             with load_progress(config.num_parameters() * kind.itemsize) as loaded:
                 model = load_transformer(
                     config,
@@ -215,11 +216,17 @@ class LLM:
         return cls(
             model,
             tokenizer,
-            chat_template=chat_template,
             eos_token_ids=eos,
             name=Path(name_or_path).name,
             source=source,
         )
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's template, read when it is first asked for; ValueError for a broken one."""
+        if self._chat_template is None and self.source is not None:
+            self._chat_template = self.source.chat_template
+        return self._chat_template
 
     def save(self, folder: str | Path) -> Path:
         """Write the model to a new folder that transformers loads with equal logits.

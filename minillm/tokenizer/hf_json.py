@@ -7,6 +7,7 @@ Left alone: `truncation` and `padding`, which are settings of the program that w
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ MAX_ADDED_LENGTH = 256
 
 _SPELLING = bytes_to_unicode()
 _BYTES = {char: byte for byte, char in _SPELLING.items()}
+_TO_BYTES = {ord(char): byte for char, byte in _BYTES.items()}
+_SPELLED = re.compile(f"[{re.escape(''.join(_BYTES))}]*")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +160,9 @@ def spell(data: bytes) -> str:
 
 
 def _bytes_of(token: str) -> bytes:
-    try:
-        return bytes([_BYTES[char] for char in token])
-    except KeyError:  # an entry with another character is taken literally, as `tokenizers` does
-        return token.encode()
+    if _SPELLED.fullmatch(token):
+        return token.translate(_TO_BYTES).encode("latin-1")
+    return token.encode()  # with another character it is taken literally, as `tokenizers` does
 
 
 def _check_token(where: str, token: str, index: object) -> None:
@@ -171,9 +174,18 @@ def _check_token(where: str, token: str, index: object) -> None:
         raise ValueError(f"{where}: {show(token)} holds half a surrogate pair") from None
 
 
+def _is_sound(vocab: Mapping[str, Any]) -> bool:
+    ids = vocab.values()
+    if set(map(type, ids)) != {int} or len(set(ids)) < len(ids) or not 0 <= min(ids) <= max(ids):
+        return False
+    return max(ids) < 2**31 and not _SURROGATES.search("".join(vocab))
+
+
 def read_vocab(model: Mapping[str, Any]) -> dict[str, int]:
     """The tokens of `model.vocab` with their ids, no two of them equal."""
     vocab: dict[str, int] = field(model, "model", "vocab", dict)
+    if _is_sound(vocab):  # at once; the loop below names what is wrong
+        return vocab
     token_of: dict[int, str] = {}
     for token, index in vocab.items():
         _check_token("model.vocab", token, index)
@@ -210,8 +222,9 @@ def read_added(document: Mapping[str, Any], vocab: Mapping[str, int]) -> tuple[A
 
 def read_merges(model: Mapping[str, Any], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
     """The pairs of `model.merges` in their order; they and what they become are tokens."""
-    merges = []
-    for rank, merge in enumerate(field(model, "model", "merges", list)):
+    listed = field(model, "model", "merges", list)
+    merges: list[tuple[str, str]] = []
+    for rank, merge in enumerate(listed):
         if isinstance(merge, str) and merge.startswith("#version"):
             continue
         # A token may hold a space, so "a b c" could be cut in two ways, and is refused.
