@@ -33,6 +33,10 @@ QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"
 GEMMA = BLOCK | QK_NORMS | {"ffn_norm": "pre_feedforward_layernorm"}
 GEMMA |= {"post_attention_norm": "post_attention_layernorm"}
 GEMMA |= {"post_ffw_norm": "post_feedforward_layernorm"}
+OLMO2 = {key: BLOCK[key] for key in BLOCK if "norm" not in key} | QK_NORMS
+OLMO2 |= {key: GEMMA[key] for key in ("post_attention_norm", "post_ffw_norm")}
+PHI3 = {key: BLOCK[key] for key in ("attn_norm", "attn_output", "ffn_norm", "ffn_down")}
+PHI3 |= {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 EXPERTS = {"ffn_gate_inp": "mlp.gate"}
 EXPERTS |= {f"ffn_{part}_exps": f"mlp.experts.*.{part}_proj" for part in ("gate", "up", "down")}
 TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -109,6 +113,15 @@ BASES = {
         keys={"attention.sliding_window": "sliding_window"},
         kinds=(Kind.F32, Kind.Q4_1),
         norm_offset=1.0,
+    ),
+    "gguf_olmo2": GGUFBase("olmo2", Base("olmo2", UNTIED), OLMO2, "gpt2", "gpt-2"),
+    "gguf_phi3": GGUFBase(
+        "phi3",
+        Base("phi3", UNTIED | {"sliding_window": 9}),
+        PHI3,
+        "llama",
+        keys={"attention.sliding_window": "sliding_window"},
+        kinds=(Kind.BF16, Kind.Q8_0),
     ),
     "gguf_qwen3moe": GGUFBase(
         "qwen3moe",

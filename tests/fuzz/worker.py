@@ -82,6 +82,7 @@ def judge(model: Path) -> tuple[str, str, LLM | None]:
 
 def build(bases: Path) -> None:
     """Write every model to damage, each in a folder of its own."""
+    transformers.utils.logging.disable_progress_bar()
     folders.build(bases)
     gguf_models.build(bases)
 

@@ -7,18 +7,16 @@ where `hostile`, what they must not: loops without end, huge texts, Python's int
 
 import random
 
-NAMES = ["messages", "m", "x", "ns.a", "loop.index0", "loop.last", "bos_token", "eos_token"]
-NAMES += ["add_generation_prompt", "tools", "nope", "m.role", "m['content']", "messages[0]"]
-LITERALS = ["0", "1", "2", "-1", "7", "0.5", "''", "' '", "'user'", "'a\\nb'", "true", "none"]
-LITERALS += ["[]", "[1, 2, 3]", "('a', 'b')", "{'a': 1}", "'<|im_start|>'"]
-FILTERS = ["trim", "upper", "length", "tojson", "string", "first", "last", "list", "join(', ')"]
-FILTERS += ["default('d')", "replace('a', 'b')", "items", "int", "title", "capitalize", "reverse"]
-FILTERS += ["map(attribute='role')", "selectattr('role', 'equalto', 'user')", "tojson(indent=2)"]
-FILTERS += ["safe", "e", "indent(4)", "sort", "unique", "abs", "round", "dictsort", "batch(2)"]
-TESTS = ["defined", "none", "string", "mapping", "iterable", "sequence", "true", "number", "odd"]
-METHODS = ["strip()", "split(' ')", "startswith('a')", "endswith('b')", "upper()", "lstrip('\\n')"]
-METHODS += ["replace('e', 'o')", "items()", "keys()", "get('role')", "rstrip()", "title()"]
-OPERATORS = ["+", "~", "-", "*", "//", "%", "==", "!=", "<", "in", "not in", "and", "or"]
+TEXTS = ["''", "' '", "'user'", "'a\\nb'", "'<|im_start|>'", "x", "ns.a", "m.role", "m['content']"]
+TEXTS += ["bos_token", "messages[0].content", "nope"]
+NUMBERS = ["0", "1", "2", "-1", "7", "0.5", "messages | length"]
+TRUTHS = ["true", "false", "none", "add_generation_prompt", "tools", "nope is defined"]
+LISTS = ["messages", "[]", "['a', 'b', 'a']", "('a', 'b')", "range(4)", "x.split(' ')", "m | items"]
+FILTERS = ["trim", "upper", "lower", "title", "capitalize", "string", "replace('a', 'b')", "safe"]
+FILTERS += ["default('d')", "tojson", "tojson(indent=2)", "reverse", "indent(4)", "e", "first"]
+METHODS = ["strip()", "lstrip('\\n')", "rstrip()", "upper()", "title()", "replace('e', 'o')"]
+METHODS += ["split('a')[0]", "split('e')[-1]", "strip('a')"]
+TESTS = ["defined", "none", "string", "mapping", "iterable", "sequence", "true", "number"]
 
 HOSTILE = [
     "''.__class__",
@@ -146,13 +144,15 @@ BROKEN += ["{% if x %}" * 300 + "{% endif %}" * 300, "{% for i in x %}" * 60 + "
 
 
 def template(rng: random.Random) -> str:
-    """A template: a few statements, hostile in two of five."""
-    hostile = 0.25 if rng.random() < 0.4 else 0.0
+    """A template: a few statements, hostile in one of three, and mostly all messages at the end."""
+    hostile = 0.2 if rng.random() < 0.35 else 0.0
     parts = [statement(rng, 3, hostile) for _ in range(rng.randrange(1, 5))]
     if hostile and rng.random() < 0.6:
         wrong = rng.choices([LOOPS, BROKEN], [6, 1])[0]
         parts.insert(rng.randrange(len(parts) + 1), rng.choice(wrong))
-    return "{% set ns = namespace(a=1) %}" + "".join(parts)
+    start = "{% set m = messages[0] %}{% set x = 'a b' %}{% set ns = namespace(a='b') %}"
+    end = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
+    return start + "".join(parts) + end * (rng.random() < 0.9)
 
 
 def statement(rng: random.Random, depth: int, hostile: float) -> str:
@@ -161,52 +161,79 @@ def statement(rng: random.Random, depth: int, hostile: float) -> str:
     def body() -> str:
         return "".join(statement(rng, depth - 1, hostile) for _ in range(rng.randrange(1, 3)))
 
-    def value() -> str:
-        return expression(rng, depth, hostile)
+    def value(kind: str) -> str:
+        return expression(rng, depth, hostile, kind)
 
     if depth == 0 or rng.random() < 0.4:
-        return rng.choice(["text\n", "  ", "<|im_end|>\n", "{{ " + value() + " }}"])
+        return rng.choice(["text\n", "  ", "<|im_end|>\n", "{{ " + value("text") + " }}"])
     dash = rng.choice(["", "-"])
     return rng.choice(
         [
-            lambda: f"{{%{dash} for m in messages {dash}%}}{body()}{{% endfor %}}",
-            lambda: f"{{% for x in {value()} %}}{body()}{{% else %}}{body()}{{% endfor %}}",
             lambda: (
-                f"{{% for x in range({rng.randrange(9)}) if {value()} %}}{body()}{{% endfor %}}"
+                f"{{%{dash} for m in messages {dash}%}}{body()}{{{{ loop.last }}}}{{% endfor %}}"
             ),
+            lambda: f"{{% for x in {value('list')} %}}{body()}{{% else %}}{body()}{{% endfor %}}",
+            lambda: f"{{% for y in range(5) if {value('truth')} %}}{body()}{{% endfor %}}",
             lambda: (
-                f"{{%{dash} if {value()} %}}{body()}{{% elif {value()} %}}{body()}{{% endif %}}"
+                f"{{%{dash} if {value('truth')} {dash}%}}{body()}{{% else %}}{body()}{{% endif %}}"
             ),
-            lambda: f"{{% set x = {value()} %}}",
-            lambda: f"{{% set ns.a = {value()} %}}",
+            lambda: f"{{% set x = {value('text')} %}}",
+            lambda: f"{{% set ns.a = {value('text')} %}}",
             lambda: f"{{% set x %}}{body()}{{% endset %}}",
-            lambda: f"{{% macro f(x, y=1) %}}{body()}{{% endmacro %}}{{{{ f({value()}) }}}}",
-            lambda: f"{{% filter {rng.choice(FILTERS)} %}}{body()}{{% endfilter %}}",
-            lambda: f"{{% if {value()} %}}{{{{ raise_exception({value()}) }}}}{{% endif %}}",
+            lambda: f"{{% macro f(x, y=1) %}}{body()}{{% endmacro %}}{{{{ f({value('text')}) }}}}",
+            lambda: f"{{% filter {rng.choice(FILTERS[:8])} %}}{body()}{{% endfilter %}}",
+            lambda: f"{{% if false %}}{{{{ raise_exception({value('text')}) }}}}{{% endif %}}",
         ]
     )()
 
 
-def expression(rng: random.Random, depth: int, hostile: float) -> str:
-    """An expression; `hostile` is the chance that a part of it is one of HOSTILE."""
+def expression(rng: random.Random, depth: int, hostile: float, kind: str) -> str:
+    """An expression of a kind (text, number, truth, list), now and then of another.
+
+    hostile: the chance that a part of it is one of HOSTILE.
+    """
     if rng.random() < hostile:
         return f"({rng.choice(HOSTILE)})"
+    if rng.random() < 0.03:
+        kind = rng.choice(["text", "number", "truth", "list"])
     if depth == 0 or rng.random() < 0.3:
-        return rng.choice([*NAMES, *LITERALS])
+        plain = {"text": TEXTS, "number": NUMBERS, "truth": TRUTHS, "list": LISTS}
+        return f"({rng.choice(plain[kind])})"
 
-    def part() -> str:
-        return expression(rng, depth - 1, hostile)
+    def part(wanted: str) -> str:
+        return expression(rng, depth - 1, hostile, wanted)
 
-    return rng.choice(
-        [
-            lambda: f"({part()} {rng.choice(OPERATORS)} {part()})",
-            lambda: f"({part()} | {rng.choice(FILTERS)})",
-            lambda: f"({part()} is {rng.choice(['', 'not '])}{rng.choice(TESTS)})",
-            lambda: f"({part()}).{rng.choice(METHODS)}",
-            lambda: f"({part()} if {part()} else {part()})",
-            lambda: f"({part()})[{rng.choice(['0', '-1', '1:', '::-1', ':2'])}]",
-            lambda: f"[{part()}, {part()}]",
-            lambda: f"(not {part()})",
+    made = {
+        "text": [
+            lambda: f"({part('text')} {rng.choice('~+')} {part('text')})",
+            lambda: f"({part('text')} ~ {part('number')})",
+            lambda: f"({part('text')} | {rng.choice(FILTERS)})",
+            lambda: f"{part('text')}.{rng.choice(METHODS)}",
+            lambda: f"({part('text')} if {part('truth')} else {part('text')})",
+            lambda: f"{part('text')}[{rng.choice(['1:', '::-1', ':2', '-3:'])}]",
+            lambda: f"({part('list')} | {rng.choice(['tojson', 'string', 'list | tojson'])})",
+            lambda: f"({part('list')} | map('string') | join(', '))",
             lambda: "strftime_now('%d %B %Y')",
-        ]
-    )()
+        ],
+        "number": [
+            lambda: f"({part('number')} {rng.choice('+-*')} {part('number')})",
+            lambda: f"({part('list')} | list | length)",
+            lambda: f"({part('text')} | length)",
+        ],
+        "truth": [
+            lambda: f"({part('text')} {rng.choice(['==', '!=', 'in', 'not in'])} {part('text')})",
+            lambda: f"({part('number')} {rng.choice(['<', '>=', '=='])} {part('number')})",
+            lambda: f"({part('text')} is {rng.choice(['', 'not '])}{rng.choice(TESTS)})",
+            lambda: f"({part('truth')} {rng.choice(['and', 'or'])} {part('truth')})",
+            lambda: f"(not {part('truth')})",
+            lambda: f"{part('text')}.{rng.choice(['starts', 'ends'])}with('a')",
+        ],
+        "list": [
+            lambda: f"[{part('text')}, {part('text')}]",
+            lambda: f"({part('list')} | list)[{rng.choice(['1:', '::-1', ':2'])}]",
+            lambda: "(messages | map(attribute='role') | list)",
+            lambda: "(messages | selectattr('role', 'equalto', 'user') | list)",
+            lambda: f"({part('list')} | list + {part('list')} | list)",
+        ],
+    }
+    return rng.choice(made[kind])()
