@@ -340,9 +340,8 @@ def test_ids_without_a_token_are_never_picked():
 
 def test_nan_weights_are_an_error_and_not_a_token(smollm2):
     broken = LLM.from_pretrained(smollm2, device="cpu", dtype="float32")
-    broken.model.norm.weight = torch.nn.Parameter(
-        torch.full_like(broken.model.norm.weight, float("nan")), requires_grad=False
-    )
+    nothing = torch.full((broken.config.hidden_size,), float("nan"))
+    broken.model.norm.weight = torch.nn.Parameter(nothing, requires_grad=False)
     with pytest.raises(ValueError, match="NaN"):
         broken.generate("Water boils at")
 

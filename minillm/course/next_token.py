@@ -15,13 +15,15 @@ from typing import Protocol
 from torch import Tensor
 
 from minillm.course.widgets import Panel, text_box
-from minillm.tokenizer import Tokenizer
+from minillm.tokenizer import AnyTokenizer
 
 
 class Model(Protocol):
     """What the explorer needs of an `LLM`."""
 
-    tokenizer: Tokenizer
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        """Text to ids and back."""
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Scores (T, V)."""

@@ -18,7 +18,7 @@ from minillm.sampling import apply_min_p, apply_temperature, apply_top_k, apply_
 
 if TYPE_CHECKING:
     from minillm.llm import LLM
-    from minillm.tokenizer.bpe import Tokenizer
+    from minillm.tokenizer import AnyTokenizer
 
 
 def filtered(
@@ -49,7 +49,7 @@ def about(count: int) -> str:
 
 
 def sampling_html(
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     logits: Tensor,
     temperature: float = 1,
     top_k: int = 0,

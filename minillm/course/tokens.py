@@ -15,7 +15,7 @@ from minillm.course.widgets import Panel, explorer, text_box, tick
 
 if TYPE_CHECKING:
     from minillm.llm import LLM
-    from minillm.tokenizer.bpe import Tokenizer
+    from minillm.tokenizer import AnyTokenizer
 
 # Three translucent backgrounds in turn, so that neighbours differ in light and dark themes.
 _TINTS = ("rgba(0,114,178,.20)", "rgba(213,94,0,.20)", "rgba(0,158,115,.20)")
@@ -43,7 +43,7 @@ def merged_texts(merges: Iterable[tuple[int, int]]) -> list[str]:
     return [text.decode(errors="replace") for text in texts[256:]]
 
 
-def tokens_html(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+def tokens_html(tokenizer: AnyTokenizer, ids: Sequence[int]) -> str:
     """The tokens of a text side by side, each with its id below it, and how many there are."""
     boxes = []
     for place, token_id in enumerate(ids):

@@ -70,9 +70,7 @@ def _qwen3_moe(metadata: Metadata, settings: Settings) -> dict[str, Any]:
 def _expert_counts(metadata: Metadata) -> tuple[int, int]:
     total, used = metadata.size("expert_count"), metadata.size("expert_used_count")
     if used > total:
-        raise ValueError(
-            f"{metadata.architecture}.expert_used_count is {used}, of {total} experts"
-        )
+        raise ValueError(f"{metadata.architecture}.expert_used_count is {used}, of {total} experts")
     return total, used
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -139,7 +140,7 @@ def test_an_ordinary_conversation(name):
         *(message("user", "When?"), message("assistant", None, tool_calls=[call])),
         *(message("tool", "noon", tool_call_id="123456789"), message("assistant", "At noon.")),
     ]
-    options = {"add_generation_prompt": True}
+    options: dict[str, Any] = {"add_generation_prompt": True}
     messages = hello + hello[1:2]
     assert CHAT[name].render(messages, **options) == theirs(name, messages, **options)
     if name in ("dated", "nine", "reasoned", "macros"):
@@ -226,7 +227,7 @@ def test_a_variable_that_the_template_never_reads_is_an_error(options):
 
 def test_tools_are_data():
     with pytest.raises(ValueError, match=r"tools: <function .* is no text, number, list or dict"):
-        CHAT["reasoned"].render([message("user", "hi")], tools=[theirs])
+        CHAT["reasoned"].render([message("user", "hi")], tools=[theirs])  # type: ignore[list-item]
 
 
 def test_documents():

@@ -14,18 +14,30 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 DEFAULT, WITH_TOOLS = "default " + CONTENT, "tools {{ tools | length }} " + CONTENT
 
 
+def from_folder(folder) -> ChatTemplate:
+    found = ChatTemplate.from_folder(folder)
+    assert found is not None
+    return found
+
+
+def from_config(config) -> ChatTemplate:
+    found = ChatTemplate.from_config(config)
+    assert found is not None
+    return found
+
+
 def test_where_a_folder_keeps_its_template(tmp_path):
     assert ChatTemplate.from_folder(tmp_path) is None
     config = tmp_path / "tokenizer_config.json"
     config.write_text("{}")
     assert ChatTemplate.from_folder(tmp_path) is None
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "O" + CONTENT}))
-    assert ChatTemplate.from_folder(tmp_path).render(HI) == "Ohi"
+    assert from_folder(tmp_path).render(HI) == "Ohi"
     source = "A{{ bos_token }}{{ eos_token }}" + CONTENT
     config.write_text(json.dumps({"chat_template": source, "bos_token": "<s>"}))
-    assert ChatTemplate.from_folder(tmp_path).render(HI) == "A<s>hi"
+    assert from_folder(tmp_path).render(HI) == "A<s>hi"
     (tmp_path / "chat_template.jinja").write_text("J\n" + CONTENT)
-    assert ChatTemplate.from_folder(tmp_path).sources == {"default": "J\n" + CONTENT}
+    assert from_folder(tmp_path).sources == {"default": "J\n" + CONTENT}
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     with pytest.raises(ValueError, match=r"chat_template\.jinja: chat template, line 1"):
         ChatTemplate.from_folder(tmp_path)
@@ -43,7 +55,7 @@ def test_special_tokens_are_text_or_described():
         "pad_token": None,
         "add_bos_token": True,
     }
-    assert ChatTemplate.from_config(config).render(HI) == "<s></s><image>hi"
+    assert from_config(config).render(HI) == "<s></s><image>hi"
     assert ChatTemplate.from_config({"chat_template": None}) is None
     assert ChatTemplate.from_config({"chat_template": []}) is None
 
@@ -70,7 +82,7 @@ def folder(request, smollm2, tmp_path):
 
 
 def test_the_template_for_tools(folder):
-    chat = ChatTemplate.from_folder(folder)
+    chat = from_folder(folder)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert chat.sources == {"default": DEFAULT, "tool_use": WITH_TOOLS}
     for tools, text in ((None, "default hi"), (TOOLS, "tools 1 hi"), ([], "tools 0 hi")):

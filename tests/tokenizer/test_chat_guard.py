@@ -165,9 +165,11 @@ def test_a09_bos_by_name_or_by_text(ours):
         ChatTemplate("<|endoftext|>{{ messages[0].content }}"),
     )
     messages = [{"role": "user", "content": "a"}]
+    assert by_name is not None
     assert (
         by_name.encode(ours, messages) == by_text.encode(ours, messages) == [BOS, *ours.encode("a")]
     )
     # Without the name there is no BOS, and no text "None" either.
     nameless = ChatTemplate.from_config({"chat_template": config["chat_template"]})
+    assert nameless is not None
     assert nameless.encode(ours, messages) == ours.encode("a")

@@ -17,9 +17,7 @@ from minillm.llm import LLM
 @torch.inference_mode()
 def lens(llm: LLM, hidden: Tensor) -> Tensor:
     """What the output head would say of hidden states (…, C) of any layer: logits (…, V)."""
-    weight = llm.model.norm.weight
-    eps = llm.config.rms_norm_eps
-    return llm.model.logits(llm.model.ops.rms_norm(hidden, weight, eps)).float()
+    return llm.model.logits(llm.model.norm(hidden, llm.model.ops)).float()
 
 
 def ranks(llm: LLM, ids: Sequence[int], answer: str) -> list[int]:
