@@ -438,6 +438,8 @@ def _rope_settings(settings: Settings, family: Family, layer_type: str) -> dict[
         )
     values: dict[str, Any] = {"partial_rotary_factor": settings.get("partial_rotary_factor")}
     values["rope_theta"] = _or_default(settings, "rope_theta", 10_000.0)
+    if family.rope_by_layer_type and layer_type == SLIDING:
+        values["rope_theta"] = settings["rope_local_base_freq"]
     by_type = {key: (found or scaling or {}).get(key) for key in (FULL, SLIDING)}
     if any(value is not None for value in by_type.values()):
         chosen = by_type[layer_type]
@@ -451,9 +453,7 @@ def _rope_settings(settings: Settings, family: Family, layer_type: str) -> dict[
         return values | dict(found or scaling or {})
     if found:
         raise ValueError(f"rope_parameters is {found!r:.200}; one object per layer type is needed")
-    if layer_type == SLIDING:
-        return values | {"rope_theta": settings["rope_local_base_freq"]}
-    return values | dict(scaling or {})
+    return values if layer_type == SLIDING else values | dict(scaling or {})
 
 
 def _trained_length(settings: Settings, values: Settings, rope_type: object) -> Any:
