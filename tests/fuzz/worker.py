@@ -14,7 +14,6 @@ import random
 import re
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -134,12 +133,15 @@ def measured(folder: Path, base: Path, undamaged: LLM) -> dict[str, Any]:
 
 def _peak_memory() -> int:
     """The most memory that this process has held, in bytes; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage begins with what the parent held
+        held = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+        return int(held[1]) * 1024 if held else 0
     try:
         import resource
     except ImportError:  # Windows
         return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _forget_peak() -> None:

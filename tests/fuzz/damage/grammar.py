@@ -169,14 +169,10 @@ def statement(rng: random.Random, depth: int, hostile: float) -> str:
     dash = rng.choice(["", "-"])
     return rng.choice(
         [
-            lambda: (
-                f"{{%{dash} for m in messages {dash}%}}{body()}{{{{ loop.last }}}}{{% endfor %}}"
-            ),
+            lambda: f"{{%{dash} for m in messages %}}{body()}{{{{ loop.last }}}}{{% endfor %}}",
             lambda: f"{{% for x in {value('list')} %}}{body()}{{% else %}}{body()}{{% endfor %}}",
             lambda: f"{{% for y in range(5) if {value('truth')} %}}{body()}{{% endfor %}}",
-            lambda: (
-                f"{{%{dash} if {value('truth')} {dash}%}}{body()}{{% else %}}{body()}{{% endif %}}"
-            ),
+            lambda: f"{{% if {value('truth')} {dash}%}}{body()}{{% else %}}{body()}{{% endif %}}",
             lambda: f"{{% set x = {value('text')} %}}",
             lambda: f"{{% set ns.a = {value('text')} %}}",
             lambda: f"{{% set x %}}{body()}{{% endset %}}",
