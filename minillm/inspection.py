@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from minillm.config import LayerConfig, ModelConfig, RopeConfig
-from minillm.families import read_config
+from minillm.hf_config import read_config
 from minillm.weights.pull import resolve
 from minillm.weights.source import open_source
 

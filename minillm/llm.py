@@ -1,35 +1,32 @@
 """`LLM`: the front door. A model by name, text in, text out, all at once or as it comes."""
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig
-from minillm.families import read_config
+from minillm.device import pick_device, pick_dtype
 from minillm.generate import Request, decode, prefill
+from minillm.hf_config import read_config
 from minillm.kv_cache import new_cache
 from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 from minillm.sampling import SamplingParams
-from minillm.tokenizer import AnyTokenizer, ChatTemplate, StopStrings
+from minillm.streaming import GenerationOutput, Job, TextStream
+from minillm.tokenizer import AnyTokenizer, ChatTemplate
 from minillm.weights.collector import collector_paused
-from minillm.weights.load import Checkpoint, load_transformer
+from minillm.weights.load import load_transformer
 from minillm.weights.progress import load_progress
 from minillm.weights.pull import resolve
-from minillm.weights.save import save_folder
+from minillm.weights.save import save_model
 from minillm.weights.source import ModelSource, open_source
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 # A batch's prompts run at most so many positions at a time, so that activations stay small
 # whatever the batch and the context: 8,192 rows of SmolLM2's F = 1,536 are 50 MB in float32.
 PREFILL_POSITIONS = 8_192
@@ -39,103 +36,6 @@ WINDOW_POSITIONS = 256
 Prompt = str | Sequence[int] | Tensor
 Batch = list[str] | list[list[int]] | list[Prompt]
 Messages = Sequence[Mapping[str, Any]]
-
-
-@dataclass
-class GenerationStats:
-    """What one request cost. Times are in seconds, measured on the machine that ran it.
-
-    ttft_s: time to first token, from the start of the request. itl_s: inter-token latency, the
-    time from each token to the next, output_tokens - 1 of them. cache_bytes: KV-cache storage
-    reserved for this request.
-    """
-
-    prompt_tokens: int
-    output_tokens: int = 0
-    ttft_s: float = 0.0
-    itl_s: list[float] = field(default_factory=list)
-    cache_bytes: int = 0
-
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        """Prompt tokens per second until the first token; 0 before there is one."""
-        return self.prompt_tokens / self.ttft_s if self.ttft_s else 0.0
-
-    @property
-    def decode_tokens_per_s(self) -> float:
-        """Tokens per second after the first one; 0 while there is only one."""
-        total = sum(self.itl_s)
-        return len(self.itl_s) / total if total else 0.0
-
-
-@dataclass
-class GenerationOutput:
-    """The answer to one prompt. While it streams, the fields fill up and finish_reason is None.
-
-    token_ids holds every generated token, the end token included; text leaves end tokens out and
-    stops before a stop string. finish_reason: "stop" (end token or stop string), "length"
-    (max_new_tokens or the model's context is used up).
-    """
-
-    text: str
-    token_ids: list[int]
-    finish_reason: Literal["stop", "length"] | None
-    stats: GenerationStats
-
-
-class TextStream(Iterator[str]):
-    """Pieces of text as they become final. `output` holds what has come so far.
-
-    `close()` (or leaving a `with` block) ends the request early and frees its cache.
-    """
-
-    def __init__(self, output: GenerationOutput, pieces: Generator[str, None, None]) -> None:
-        self.output = output
-        self._pieces = pieces
-
-    def __next__(self) -> str:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """End the request; what it generated so far stays in `output`."""
-        self._pieces.close()
-
-    def __enter__(self) -> "TextStream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Job:
-    """A request together with the text that becomes of its tokens."""
-
-    def __init__(self, request: Request, tokenizer: AnyTokenizer) -> None:
-        self.request = request
-        self.detokenizer = tokenizer.stream(skip_special_tokens=True)
-        # The answer goes on with a text: its first word keeps the space before it.
-        self.detokenizer.push(request.prompt_ids[-1])
-        self.stops = StopStrings(request.params.stop)
-        stats = GenerationStats(len(request.prompt_ids))
-        self.output = GenerationOutput("", request.token_ids, None, stats)
-
-    def push(self, token: int, seconds: float) -> str:
-        """Take the next token, `seconds` after the last; return the text that is now final."""
-        stats = self.output.stats
-        stats.output_tokens += 1
-        if stats.output_tokens == 1:
-            stats.ttft_s = seconds
-        else:
-            stats.itl_s.append(seconds)
-        ends = token in self.request.stop_ids
-        piece = self.stops.push("" if ends else self.detokenizer.push(token))
-        if self.request.finish_reason is not None and not self.stops.stopped:
-            piece += self.stops.push(self.detokenizer.flush()) + self.stops.flush()
-        if self.stops.stopped:
-            self.request.finish_reason = "stop"
-        self.output.finish_reason = self.request.finish_reason
-        self.output.text += piece
-        return piece
 
 
 class LLM:
@@ -185,8 +85,8 @@ class LLM:
         if window is None and (sinks or global_every):
             raise ValueError("sinks and global_every need a window")
         path = resolve(name_or_path)
-        where = _pick_device(device)
-        kind = _pick_dtype(dtype, where)
+        where = pick_device(device)
+        kind = pick_dtype(dtype, where)
         source = open_source(path)
         try:
             settings = source.settings
@@ -239,19 +139,7 @@ class LLM:
         if source is None or self.config != read_config(source.settings):
             changed = "was not read from files" if source is None else "got other windows"
             raise ValueError(f"{self.name} cannot be saved: it {changed}, so no settings fit it")
-        sources = self.chat_template.sources if self.chat_template else {}
-        config = {k: v for k, v in source.tokenizer_config.items() if k != "chat_template"}
-        if sources.keys() - {"default"}:
-            config["chat_template"] = [{"name": n, "template": t} for n, t in sources.items()]
-        return save_folder(
-            folder,
-            settings=source.settings,
-            weights=Checkpoint(self.model, source.settings["model_type"]),
-            tokenizer=self.tokenizer,
-            generation=source.generation or None,
-            tokenizer_config=config,
-            chat_template=None if "chat_template" in config else sources.get("default"),
-        )
+        return save_model(folder, self.model, source, self.tokenizer, self.chat_template)
 
     @property
     def device(self) -> torch.device:
@@ -365,7 +253,7 @@ class LLM:
             raise ValueError(f"the prompt has {len(ids)} tokens; the context holds {context}")
         return ids
 
-    def _job(self, prompt: Prompt, params: SamplingParams) -> _Job:
+    def _job(self, prompt: Prompt, params: SamplingParams) -> Job:
         ids = self._ids(prompt)
         if self.config.context is not None:
             # The last token needs no place in the context: nothing is computed from it.
@@ -379,14 +267,14 @@ class LLM:
         model_stops = frozenset() if params.ignore_eos else self.eos_token_ids
         stop_ids = model_stops | set(params.stop_token_ids)
         request = Request(ids, params, stop_ids, self.unused_ids, generator)
-        return _Job(request, self.tokenizer)
+        return Job(request, self.tokenizer)
 
-    def _collect(self, jobs: list[_Job]) -> list[GenerationOutput]:
+    def _collect(self, jobs: list[Job]) -> list[GenerationOutput]:
         for _ in self._run(jobs):
             pass
         return [job.output for job in jobs]
 
-    def _run(self, jobs: list[_Job]) -> Generator[tuple[_Job, str], None, None]:
+    def _run(self, jobs: list[Job]) -> Generator[tuple[Job, str], None, None]:
         """Prefill and decode a batch; yield (job, new text) after every token."""
         started = time.perf_counter()
         last_time = {id(job.request): started for job in jobs}
@@ -417,35 +305,6 @@ def _is_batch(prompt: Prompt | Batch) -> bool:
     if isinstance(prompt, str | Tensor):
         return False
     return len(prompt) == 0 or isinstance(prompt[0], str | Sequence | Tensor)
-
-
-def _pick_device(device: str | torch.device) -> torch.device:
-    if str(device) == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(1, device=found)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]}); "
-            "try auto, cpu, cuda or mps"
-        ) from error
-    return found
-
-
-def _pick_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
-        return dtype
-    if dtype == "auto":
-        if device.type == "cpu":
-            return torch.float32
-        bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if bf16 else torch.float16
-    if str(dtype) not in DTYPES:
-        raise ValueError(f"dtype is {str(dtype)!r}; allowed are auto, {', '.join(DTYPES)}")
-    return DTYPES[str(dtype)]
 
 
 def _eos_token_ids(source: ModelSource, vocab_size: int) -> frozenset[int]:

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from minillm.config import LayerConfig, RopeConfig, read_json
-from minillm.families import read_config
+from minillm.hf_config import read_config
 
 LLAMA = {
     "model_type": "llama",

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from minillm.config import ExpertsConfig
-from minillm.families import FAMILIES, read_config
+from minillm.families import FAMILIES
+from minillm.hf_config import read_config
 from tests.parity.models import CASES, RICHEST, old_spelling, settings, settings_of, written
 from tests.published import PUBLISHED
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minillm.families import read_config
+from minillm.hf_config import read_config
 from tests.parity.models import RICHEST, settings, written
 
 

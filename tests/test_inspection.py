@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from minillm.families import FAMILIES, read_config
+from minillm.families import FAMILIES
+from minillm.hf_config import read_config
 from minillm.inspection import cache_bytes, idle_parameters, inspect_model
 from minillm.kv_cache import new_cache
 from tests.published import PUBLISHED

@@ -215,7 +215,7 @@ def test_the_context_ends_the_output(smollm2):
     import dataclasses
 
     from minillm.config import read_json
-    from minillm.families import read_config
+    from minillm.hf_config import read_config
     from minillm.tokenizer import Tokenizer
     from minillm.weights.load import load_transformer
     from minillm.weights.safetensors import open_weights

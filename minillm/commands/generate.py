@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from minillm.commands.options import load, sampling, system_message, text_of
-from minillm.llm import TextStream
+from minillm.streaming import TextStream
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -49,7 +49,7 @@ def fetch_repository(
     Returns: what origin.json says of the source.
     """
     from minillm.config import read_json
-    from minillm.families import read_config
+    from minillm.hf_config import read_config
 
     listing = _list_files(repository)
     _check_needed(listing)

@@ -10,12 +10,18 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from minillm.model import Transformer
+from minillm.tokenizer import ChatTemplate
+from minillm.weights.load import Checkpoint
 from minillm.weights.safetensors import INDEX_FILE, SINGLE_FILE
+
+if TYPE_CHECKING:
+    from minillm.weights.source import ModelSource
 
 # As large as the hub's own tools make a file.
 SHARD_BYTES = 5_000_000_000
@@ -45,6 +51,32 @@ class HasSave(Protocol):
 
     def save(self, path: Path) -> None:
         """Write a tokenizer.json."""
+
+
+def save_model(
+    folder: str | Path,
+    model: Transformer,
+    source: "ModelSource",
+    tokenizer: HasSave,
+    chat_template: ChatTemplate | None,
+) -> Path:
+    """Write a model to `folder` with the settings of where it came from; see `save_folder`."""
+    templates = chat_template.sources if chat_template else {}
+    config = {
+        key: value for key, value in source.tokenizer_config.items() if key != "chat_template"
+    }
+    if templates.keys() - {"default"}:  # a file holds one, the configuration any number
+        named = [{"name": name, "template": text} for name, text in templates.items()]
+        config["chat_template"] = named
+    return save_folder(
+        folder,
+        settings=source.settings,
+        weights=Checkpoint(model, source.settings["model_type"]),
+        tokenizer=tokenizer,
+        generation=source.generation or None,
+        tokenizer_config=config,
+        chat_template=None if "chat_template" in config else templates.get("default"),
+    )
 
 
 def save_folder(

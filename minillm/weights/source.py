@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,9 +93,9 @@ class FolderSource(ModelSource):
         """chat_template.jinja, or that of tokenizer_config.json."""
         return ChatTemplate.from_folder(self.path)
 
-    @cached_property
+    @property
     def weights(self) -> "Mapping[str, StoredTensor | Tensor]":
-        """The safetensors files."""
+        """The safetensors files, mapped anew: what holds a map keeps the pages that were read."""
         from minillm.weights.safetensors import open_tensors
 
         tensors = open_tensors(self.path)
@@ -143,8 +144,12 @@ class GGUFSource(ModelSource):
 
     @property
     def weights(self) -> "Mapping[str, StoredTensor | Tensor]":
-        """The tensors, dequantized when they are placed."""
-        return self._model.tensors
+        """The tensors, dequantized when they are placed. Handed out, not kept, as in a folder."""
+        from minillm.weights.gguf import open_gguf
+
+        tensors = self._model.tensors or open_gguf(self.path).tensors
+        self._model = replace(self._model, tensors={})
+        return tensors
 
 
 def open_source(path: Path) -> ModelSource:

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from minillm.config import read_json
-from minillm.families import read_config
 from minillm.generate import prefill
+from minillm.hf_config import read_config
 from minillm.kv_cache import new_cache
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.dense import DenseKVCache

@@ -10,7 +10,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from minillm.config import RopeConfig
-from minillm.families import read_config
+from minillm.hf_config import read_config
 from minillm.kv_cache import new_cache
 from minillm.layers.attention import attention
 from minillm.layers.norm import rms_norm

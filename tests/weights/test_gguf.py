@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from minillm.families import read_config
+from minillm.hf_config import read_config
 from minillm.weights.gguf import convert, open_gguf
 from minillm.weights.gguf_config import unpermuted_rows
 from minillm.weights.gguf_file import read_gguf

@@ -16,7 +16,7 @@ from transformers import (
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from minillm.config import read_json
-from minillm.families import read_config
+from minillm.hf_config import read_config
 from minillm.weights.gguf import open_gguf
 from minillm.weights.gguf_config import hf_config, token_ids
 from minillm.weights.gguf_file import read_gguf

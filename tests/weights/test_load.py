@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from minillm import LLM, SamplingParams
-from minillm.families import read_config
+from minillm.hf_config import read_config
 from minillm.weights.load import load_transformer
 from minillm.weights.safetensors import open_tensors
 

@@ -15,11 +15,12 @@ from minillm.course.tool.source import code_lines, public_names
 LEVELS = (
     ("config",),
     ("families", "tokenizer", "sampling", "layers"),
-    ("ops",),
+    ("hf_config", "ops"),
     ("quantization", "kernels"),
     ("kv_cache",),
     ("model",),
-    ("weights", "generate"),
+    ("weights", "generate", "device"),
+    ("streaming",),
     ("llm", "gqa"),
     ("bench", "eval", "inspection"),
     ("commands",),
@@ -52,6 +53,8 @@ CORE = (
     "generate.py",
     "weights/file_tensor.py",
     "weights/safetensors.py",
+    "device.py",
+    "streaming.py",
     "llm.py",
 )
 CORE_LIMIT = 2000
