@@ -134,7 +134,7 @@ def _gemma_layer_type(settings: Settings, index: int) -> str:
 def _gemma_features(settings: Settings) -> dict[str, Any]:
     return {
         "embedding_scale": math.sqrt(settings["hidden_size"]),
-        "query_pre_attn_scalar": settings["query_pre_attn_scalar"],
+        "query_pre_attn_scalar": count(settings, "query_pre_attn_scalar"),
         "norms": "both",
         "norm_offset": 1.0,
         "qk_norm": "head",
