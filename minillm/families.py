@@ -108,11 +108,15 @@ def text_part(settings: Settings) -> dict[str, Any]:
 
 def text_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of such a model's text part, named as in a model of text alone."""
-    return {
-        name.removeprefix("model.").removeprefix("language_model."): tensor
-        for name, tensor in tensors.items()
-        if name.removeprefix("model.").startswith("language_model.")
-    }
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        path = name.removeprefix("model.")
+        if path.startswith("language_model."):
+            path = path.removeprefix("language_model.")
+            if path in found:
+                raise ValueError(f"weights do not fit: {name} stands there under two names")
+            found[path] = tensor
+    return found
 
 
 def _all_sliding(settings: Settings, index: int) -> str:
