@@ -14,6 +14,7 @@ from minillm.weights.gguf import convert, open_gguf
 from minillm.weights.gguf_config import unpermuted_rows
 from minillm.weights.gguf_file import read_gguf
 from minillm.weights.safetensors import open_weights
+from tests.fuzz.gguf_models import BLOCK
 from tests.weights.helpers import (
     HEADS,
     INNER,
@@ -102,17 +103,7 @@ def test_values_equal_gguf_dequantize(tmp_path, tied, monkeypatch):
     if not tied:
         expected["lm_head.weight"] = values["output.weight"]
     for layer in range(LAYERS):
-        for name, hf_name in {
-            "attn_norm": "input_layernorm",
-            "attn_q": "self_attn.q_proj",
-            "attn_k": "self_attn.k_proj",
-            "attn_v": "self_attn.v_proj",
-            "attn_output": "self_attn.o_proj",
-            "ffn_norm": "post_attention_layernorm",
-            "ffn_gate": "mlp.gate_proj",
-            "ffn_up": "mlp.up_proj",
-            "ffn_down": "mlp.down_proj",
-        }.items():
+        for name, hf_name in BLOCK.items():
             value = values[f"blk.{layer}.{name}.weight"]
             if name in ("attn_q", "attn_k"):
                 value = value.reshape(-1, 8, WIDTH)[:, UNDO].reshape(-1, WIDTH)
