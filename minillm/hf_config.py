@@ -41,6 +41,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "shared_expert_intermediate_size": (None, 0),
     "text_config": (None,),
     "use_bidirectional_attention": (None, False),
+    "use_mrope": (None, False),
     "vision_config": (None,),
 }
 
