@@ -119,7 +119,9 @@ def _weights(
     document: Document, base: GGUFBase, original: Document, source: Path, config: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
     names = tensor_names(base, load_file(source / "model.safetensors"))
+    names["output.weight"] = ["lm_head.weight"]  # a head may be added
     before = stored(original)
+    before.setdefault("output.weight", before["token_embd.weight"])
     found: dict[str, torch.Tensor] = {}
     for name, tensor in stored(document).items():
         if name not in before or tensor.shape != before[name].shape:

@@ -11,7 +11,7 @@ from tests.fuzz.gguf_back import to_folder
 from tests.fuzz.gguf_format import Document, decode, stored
 from tests.fuzz.gguf_models import BASES, source_of
 from tests.fuzz.gguf_tokens import token_ids
-from tests.fuzz.oracle import TEXTS, compare_logits, same_stream, same_text
+from tests.fuzz.oracle import TEXTS, compare_logits, same_stream, same_text, tolerance_for
 from tests.fuzz.tables import WrongError, difference
 
 
@@ -22,7 +22,7 @@ def explain(llm: LLM, path: Path, base: Path) -> list[str]:
     reasons = []
     with tempfile.TemporaryDirectory() as temporary:
         to_folder(document, BASES[base.name], original, source_of(base), Path(temporary))
-        reasons.append(f"{tensors}: {compare_logits(llm, Path(temporary))}")
+        reasons.append(f"{tensors}: {compare_logits(llm, Path(temporary), tolerance_for(tensors))}")
     reasons.append(same_ids(llm, document))
     values = document.values()
     source = values.get("tokenizer.chat_template") or None  # an empty one is none
