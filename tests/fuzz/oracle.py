@@ -66,9 +66,12 @@ def same_logits(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> str:
     tensors = difference(folder_tensors(base), folder_tensors(folder))
     with tempfile.TemporaryDirectory() as temporary:
         clean = Path(temporary)
-        for path in folder.iterdir():
-            if path.is_file() and "safetensors" in path.name:
+        for path in folder.glob("*.safetensors"):
+            if path.is_file():
                 shutil.copyfile(path, clean / path.name)
+        if (index := folder / "model.safetensors.index.json").exists():
+            placed = {"weight_map": json.loads(index.read_bytes())["weight_map"], "metadata": {}}
+            (clean / index.name).write_text(json.dumps(placed))
         settings = model_settings(folder, base)
         (clean / "config.json").write_text(json.dumps(settings))
         try:
