@@ -15,7 +15,7 @@ from minillm.config import RopeConfig
 from minillm.course.checks.kit import Exercise
 from minillm.course.checks.result import CheckResult
 from minillm.layers.attention import attention, attention_mask
-from minillm.layers.mlp import swiglu
+from minillm.layers.mlp import geglu, swiglu
 from minillm.layers.norm import rms_norm
 from minillm.layers.rope import apply_rope, rope_tables
 from minillm.llm import LLM
@@ -47,7 +47,7 @@ def use(llm: LLM, **functions: Callable[..., Any]) -> Used:
         llm: a live model.
         functions: `attention(q, k, v, mask)`, where `mask=None` means plain causal attention with
             the T queries being the last of the S tokens; `rms_norm(x, weight, eps)`;
-            `rope(x, cos, sin)`; `swiglu(gate, up)`. See `minillm.ops.Ops`.
+            `rope(x, cos, sin)`; `swiglu(gate, up)`; `geglu(gate, up)`. See `minillm.ops.Ops`.
 
     Returns:
         What happened; a notebook displays it.
@@ -203,5 +203,16 @@ CHECKS = {
             ("the gate is a ReLU", lambda gate, up: F.relu(gate) * up),
         ],
         tolerance=1e-4,
+    ),
+    "geglu": Exercise(
+        geglu,
+        cases=[(_random(1, 3, 8), _random(1, 3, 8, seed=1))],
+        wrong=[
+            ("gate and up have changed places", lambda gate, up: geglu(up, gate)),
+            ("the gate is silu; gelu is another curve", swiglu),
+            ("the gate is gelu itself, not its tanh form", lambda gate, up: F.gelu(gate) * up),
+            ("the gate is not passed through gelu", lambda gate, up: gate * up),
+        ],
+        tolerance=1e-5,
     ),
 }
