@@ -89,6 +89,17 @@ def _only(*neutral: Any) -> Callable[[Settings, Any], None]:
     return rule
 
 
+def _rotated(config: Settings, value: Any) -> None:
+    """So many values of a head: Phi-3 may leave the others as they are."""
+    if type(value) is not int:
+        raise WrongError(f"rope.dimension_count is {value!r:.200}")
+    if config["model_type"] != "phi3":
+        config["head_dim"] = value
+    else:
+        width = config["hidden_size"] // config["num_attention_heads"]
+        _global_rope(config)["partial_rotary_factor"] = value / width
+
+
 def _nothing(config: Settings, value: Any) -> None:
     """A length that counts only where YaRN is on."""
 
@@ -97,6 +108,7 @@ RULES: dict[str, Callable[[Settings, Any], None]] = {
     "attention.sliding_window": _window,
     "attention.sliding_window_pattern": _pattern,
     "final_logit_softcapping": _only(0.0),
+    "rope.dimension_count": _rotated,
     "rope.freq_base": _theta,
     "rope.freq_base_swa": _local_theta,
     "rope.scale_linear": _stretch,
