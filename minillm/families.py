@@ -31,6 +31,7 @@ class Family:
     defaults: values of keys that a config.json may lack.
     features: fields of `ModelConfig`, computed from the settings.
     layer_type: FULL or SLIDING for a layer where the settings have no `layer_types`.
+    layer_types: whether the settings may have one; otherwise all layers are alike.
     window_flag: `sliding_window` counts only where `use_sliding_window` is true.
     has_rope: whether a layer has position information.
     activation: the key that names it.
@@ -45,6 +46,7 @@ class Family:
     defaults: Settings = field(default_factory=dict)
     features: Callable[[Settings], dict[str, Any]] = lambda settings: {}
     layer_type: Callable[[Settings, int], str] = lambda settings, index: FULL
+    layer_types: bool = False
     window_flag: bool = False
     has_rope: Callable[[Settings, int], bool] = lambda settings, index: True
     activation: str = "hidden_act"
@@ -196,12 +198,14 @@ FAMILIES: dict[str, Family] = {
         defaults={"sliding_window": 4096, "max_window_layers": 28},
         features=lambda settings: {"attention_bias": True, "attention_output_bias": False},
         layer_type=_qwen_layer_type,
+        layer_types=True,
         window_flag=True,
     ),
     "qwen3": Family(
         defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
         features=lambda settings: {"qk_norm": "head"},
         layer_type=_qwen_layer_type,
+        layer_types=True,
         window_flag=True,
     ),
     "qwen3_moe": Family(
@@ -224,6 +228,7 @@ FAMILIES: dict[str, Family] = {
             "tie_word_embeddings": True,
         },
         layer_type=_smollm3_layer_type,
+        layer_types=True,
         window_flag=True,
         has_rope=_smollm3_has_rope,
     ),
@@ -244,6 +249,7 @@ FAMILIES: dict[str, Family] = {
         },
         features=_gemma_features,
         layer_type=_gemma_layer_type,
+        layer_types=True,
         activation="hidden_activation",
         rope_by_layer_type=True,
         names=(

@@ -94,17 +94,18 @@ def _layer(settings: Settings, family: Family, index: int) -> LayerConfig:
         raise ValueError(f"use_sliding_window is {windowed!r:.200}; true or false is needed")
     if family.window_flag and not windowed:
         window = None
-    layer_types = settings.get("layer_types")
-    if layer_types is None:
-        layer_type = family.layer_type({**settings, "sliding_window": window}, index)
-    elif isinstance(layer_types, list) and len(layer_types) == settings["num_hidden_layers"]:
-        layer_type = layer_types[index]
-    else:
-        raise ValueError("layer_types must be a list with one entry per layer")
-    if layer_type not in (FULL, SLIDING):
-        raise ValueError(
-            f"layer_types[{index}] is {layer_type!r:.200}; supported are {FULL} and {SLIDING}"
-        )
+    layer_type = family.layer_type({**settings, "sliding_window": window}, index)
+    listed = settings.get("layer_types")
+    if listed is not None:
+        if not isinstance(listed, list) or len(listed) != settings["num_hidden_layers"]:
+            raise ValueError("layer_types must be a list with one entry per layer")
+        known = (FULL, SLIDING) if family.layer_types else (layer_type,)
+        if listed[index] not in known:
+            supported = " and ".join(known)
+            raise ValueError(
+                f"layer_types[{index}] is {listed[index]!r:.200}; it may be {supported}"
+            )
+        layer_type = listed[index]
     if layer_type == SLIDING and window is None:
         raise ValueError(f"layer_types[{index}] is {SLIDING} without a sliding_window")
     return LayerConfig(
@@ -123,6 +124,8 @@ def _rope(settings: Settings, family: Family, layer_type: str) -> RopeConfig:
         known = ", ".join(family.rope_types)
         raise ValueError(f"rope_type is {rope_type!r:.200}; supported are {known}")
     rope_type = family.rope_types[rope_type]
+    if values["rope_theta"] is None:
+        raise ValueError("rope_theta is None; a number is needed")
     rotated = values["partial_rotary_factor"]
     if rotated not in (None, 1.0) and not family.partial_rotary:
         raise ValueError(f"partial_rotary_factor is {rotated!r:.200}; this family needs 1.0")
@@ -134,7 +137,7 @@ def _rope(settings: Settings, family: Family, layer_type: str) -> RopeConfig:
         if not isinstance(named.get(key, []), list):
             raise ValueError(f"{key} is {named[key]!r:.200}; a list of numbers is needed")
         named[key] = tuple(named.get(key, ()))
-    trained = _trained_length(settings, values, rope_type)
+    trained = _trained_length(settings, values, family, rope_type)
     if rope_type == "longrope" and "factor" not in named and isinstance(trained, int) and trained:
         named["factor"] = max(settings["max_position_embeddings"] / trained, 1.0)
     needed = ["low_freq_factor", "high_freq_factor"] if rope_type == "llama3" else []
@@ -181,13 +184,14 @@ def _rope_settings(settings: Settings, family: Family, layer_type: str) -> dict[
     return values if layer_type == SLIDING else values | dict(scaling or {})
 
 
-def _trained_length(settings: Settings, values: Settings, rope_type: object) -> Any:
+def _trained_length(settings: Settings, values: Settings, family: Family, rope_type: str) -> Any:
     """The length before stretching, in the place where transformers looks for it."""
     if rope_type == "dynamic":
         return settings["max_position_embeddings"]
-    # Phi-3 keeps it beside the RoPE, where it wins.
     name = "original_max_position_embeddings"
-    found = or_default(settings, name, values.get(name))
+    # Phi-3 keeps it beside the RoPE, where it wins. To the others it means nothing there.
+    found = settings.get(name) if name in family.defaults else None
+    found = values.get(name) if found is None else found
     if found is None and rope_type in ("yarn", "longrope"):
         return settings["max_position_embeddings"]
     return found

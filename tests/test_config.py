@@ -66,10 +66,13 @@ def test_absent_key_value_heads_mean_multi_head_attention():
 
 def test_windows_by_layer():
     layer_types = ["full_attention", "sliding_attention"] * 15
-    config = read_config(
-        LLAMA | {"model_type": "mistral", "sliding_window": 7, "layer_types": layer_types}
-    )
+    listed = {"sliding_window": 7, "layer_types": layer_types}
+    config = read_config(LLAMA | {"model_type": "qwen2", "use_sliding_window": True} | listed)
     assert [layer.sliding_window for layer in config.layers] == [None, 7] * 15
+    with pytest.raises(
+        ValueError, match=r"layer_types\[0\] is 'full_attention'; it may be sliding"
+    ):
+        read_config(LLAMA | {"model_type": "mistral"} | listed)  # its code has one kind of layer
     mistral = read_config(LLAMA | {"model_type": "mistral", "sliding_window": 7})
     assert {layer.sliding_window for layer in mistral.layers} == {7}
     llama = read_config(LLAMA | {"sliding_window": 7})  # Llama's own code has no window
@@ -128,7 +131,11 @@ def test_qwen_window_counts_only_with_its_flag():
         ({"attention_bias": 1}, "attention_bias is 1"),
         ({"layer_types": ["full_attention"]}, "one entry per layer"),
         ({"layer_types": ["linear_attention"] * 30}, r"layer_types\[0\] is 'linear_attention'"),
-        ({"layer_types": ["sliding_attention"] * 30}, "without a sliding_window"),
+        ({"layer_types": ["sliding_attention"] * 30}, r"layer_types\[0\] is 'sliding_attention'"),
+        (
+            {"model_type": "qwen2", "layer_types": ["sliding_attention"] * 30},
+            "without a sliding_window",
+        ),
         ({"model_type": "mistral", "sliding_window": -4}, "sliding_window is -4"),
     ],
 )

@@ -125,7 +125,9 @@ def template(
     ids: list[Any] = [None]  # None is the text itself
     for member, kind, where in members(document, "post_processor", "processors"):
         if one_of(kind, where, "ByteLevel", "TemplateProcessing") == "ByteLevel":
-            continue  # shifts offsets only
+            for key in ("add_prefix_space", "trim_offsets"):
+                field(member, where, key, bool)
+            continue  # it shifts offsets only
         single = field(member, where, "single", list)
         special = field(member, where, "special_tokens", dict, {})
         try:
