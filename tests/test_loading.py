@@ -1,4 +1,7 @@
-"""Loading the real model beside transformers, in fresh processes that take turns."""
+"""Loading the real model beside transformers, in fresh processes that take turns.
+
+Seconds are printed beside the peer's, not asserted; memory is.
+"""
 
 import pytest
 
@@ -14,9 +17,7 @@ def test_loading_beside_transformers(smollm2, dtype, record_property):
     here = machine()
     lines = table(names, loads, dtype)
     record_property("figure", "\n".join([f"loading, on {here['cpu']}:", *lines]))
-    ours, theirs = loads[0], loads[-1]
-    # Twice as fast and more on a quiet machine; a busy one may shift a few tenths.
-    assert ours.start_s < theirs.start_s / 1.5
+    ours = loads[0]
     # The weights are pages of the file, or half as many bytes; beside them the tokenizer.
     weights = 538e6 if dtype == "float32" else 269e6
     assert ours.peak_first < weights + 120e6

@@ -162,6 +162,7 @@ def write_safetensors(
         for name in names:
             for piece in pieces(name):
                 file.write(piece.contiguous().view(-1).view(torch.uint8).numpy().data)
+                del piece  # or it would keep its tensor while the next one is computed
         file.flush()
         os.fsync(file.fileno())
 
