@@ -1,0 +1,42 @@
+"""The meaning of each kernel in plain PyTorch: put the weights back, then multiply."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["dequantize", "quantized_linear", "unpack_nibbles"]
+
+
+def unpack_nibbles(packed: Tensor) -> Tensor:
+    """Two codes out of each byte: the low four bits are the first, the high four the second.
+
+    packed: (..., n), uint8. Returns (..., 2·n), uint8, values from 0 to 15.
+
+    >>> unpack_nibbles(torch.tensor([0x21, 0x43], dtype=torch.uint8)).tolist()
+    [1, 2, 3, 4]
+    """
+    return torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
+
+
+def dequantize(codes: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    """What codes stand for: w[n, c] = (codes[n, c] - zeros[n, g]) · scales[n, g].
+
+    Column c is in group g = c // (C/G).
+    codes: (N, C), uint8. scales: (N, G), floating point. zeros: (N, G), uint8.
+    Returns (N, C), float32.
+    """
+    N, G = scales.shape
+    grouped = codes.view(N, G, -1).float() - zeros[..., None].float()  # (N, G, C/G)
+    return (grouped * scales[..., None].float()).view(N, -1)
+
+
+def quantized_linear(
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None, bits: int
+) -> Tensor:
+    """A linear layer over quantized weights: x · dequantize(codes)ᵀ + bias.
+
+    x: (..., C). codes: (N, C) of 8 bits, or (N, C/2) bytes of two 4-bit codes each.
+    scales, zeros: (N, G). Returns (..., N) in x's dtype, to which the weights are rounded first.
+    """
+    unpacked = unpack_nibbles(codes) if bits == 4 else codes
+    return F.linear(x, dequantize(unpacked, scales, zeros).to(x.dtype), bias)

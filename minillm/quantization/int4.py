@@ -1,0 +1,122 @@
+"""Rounding to few bits: groups of weights, each with a scale and a zero point, packed in bytes."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from minillm.kernels.reference import dequantize
+
+__all__ = ["Quantized", "pack_nibbles", "quantize_groups", "stored_scales"]
+
+
+class Quantized(NamedTuple):
+    """A weight matrix as whole numbers: w[n, c] ≈ (codes[n, c] - zeros[n, g]) · scales[n, g].
+
+    Column c of the codes is in group g = c // (C/G).
+    codes: (N, C), uint8, values from 0 to 2^bits - 1, unpacked. scales: (N, G), float16, positive.
+    zeros: (N, G), uint8: the code of 0.0.
+    bits: 2 to 8.
+    order: (C,), int64: column c of the codes is column order[c] of the weight; None: they agree.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor
+    bits: int
+    order: Tensor | None = None
+
+    @property
+    def group_size(self) -> int:
+        """Columns that share a scale."""
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    def dequantize(self) -> Tensor:
+        """The weights that the codes stand for, (N, C), float32, columns in the weight's order."""
+        weight = dequantize(self.codes, self.scales, self.zeros)
+        return weight if self.order is None else weight[:, self.order.argsort()]
+
+
+def stored_scales(scales: Tensor) -> Tensor:
+    """Scales as float16, rounded up, so that the largest weight of a group still has a code.
+
+    A scale of 0 (a group of zeros) becomes 1: its codes all stand for 0 then.
+    scales: any shape, float32, at least 0. Raises ValueError for one beyond float16's 65,504.
+    """
+    if bool((scales > 65_504).any()):
+        raise ValueError(f"a scale is {scales.max():g}; at most 65504 fits in float16")
+    stored = scales.to(torch.float16)
+    # The next float16 is the next bit pattern, also below the smallest normal number.
+    above = (stored.view(torch.int16) + 1).view(torch.float16)
+    stored = torch.where(stored.float() < scales, above, stored)
+    return torch.where(scales == 0, torch.ones_like(stored), stored)
+
+
+def check_group_size(group_size: int, width: int) -> None:
+    """ValueError for a group size that does not divide the width; it names some that do."""
+    if group_size < 1 or width % group_size:
+        fit = [size for size in (32, 64, 96, 128, 192, 256) if width % size == 0]
+        fit = fit or [size for size in range(width, 0, -1) if width % size == 0][:4]
+        raise ValueError(
+            f"group_size is {group_size}, which does not divide the width of {width} columns; "
+            f"{', '.join(map(str, fit))} would, or -1 for one group per row"
+        )
+
+
+def quantize_groups(
+    weight: Tensor, group_size: int = 64, *, bits: int = 4, symmetric: bool = False
+) -> Quantized:
+    """Round each weight to the nearest of 2^bits values, spaced evenly over its group's range.
+
+    Asymmetric: scale = (max - min) / (2^bits - 1), zero = round(-min / scale), with min at most 0
+    and max at least 0, so that 0.0 has a code of its own.
+    Symmetric: scale = max |w| / (2^(bits-1) - 1), zero = 2^(bits-1); the code 0 stays unused.
+    code = round(w / scale) + zero, so that no weight is off by more than half a scale.
+
+    weight: (N, C), floating point. group_size: columns that share a scale, a divisor of C; -1 is
+    all of them. bits: 2 to 8. Bits per weight: bits + 24 / group_size.
+    Raises ValueError for a group size that does not fit, NaN or infinite weights, and weights so
+    large that the scale leaves float16.
+    """
+    N, C = weight.shape
+    size = C if group_size == -1 else group_size
+    check_group_size(size, C)
+    check_finite(weight)
+    groups = weight.float().view(N, -1, size)  # (N, G, size)
+    top = 2**bits - 1
+    if symmetric:
+        scales = stored_scales(groups.abs().amax(dim=-1) / (top // 2))
+        zeros = torch.full_like(scales, (top + 1) / 2)
+    else:
+        low, high = groups.amin(dim=-1).clamp(max=0), groups.amax(dim=-1).clamp(min=0)
+        scales = stored_scales((high - low) / top)
+        zeros = (-low / scales.float()).round()
+    steps = (groups / scales[..., None].float()).round()
+    codes = (steps + zeros[..., None]).clamp(0, top).to(torch.uint8).view(N, C)
+    return Quantized(codes, scales, zeros.to(torch.uint8), bits)
+
+
+def check_finite(weight: Tensor) -> None:
+    """ValueError for a weight that is NaN or infinite."""
+    if not bool(weight.isfinite().all()):
+        row, column = (~weight.isfinite()).nonzero()[0].tolist()
+        raise ValueError(
+            f"the weight at row {row}, column {column} is {weight[row, column].item()}; "
+            "only finite numbers can be quantized"
+        )
+
+
+def pack_nibbles(codes: Tensor) -> Tensor:
+    """Two 4-bit codes in each byte: the first in the low four bits, the second in the high four.
+
+    codes: (..., n), uint8, values from 0 to 15, n even. Returns (..., n/2), uint8.
+    Raises ValueError for an odd n or a code above 15.
+
+    >>> pack_nibbles(torch.tensor([1, 2, 3, 4], dtype=torch.uint8)).tolist() == [0x21, 0x43]
+    True
+    """
+    if codes.shape[-1] % 2:
+        raise ValueError(f"{codes.shape[-1]} codes a row; an even number fills whole bytes")
+    if codes.numel() and int(codes.max()) > 15:
+        raise ValueError(f"a code is {int(codes.max())}; four bits hold 0 to 15")
+    return codes[..., 0::2] | codes[..., 1::2] << 4

@@ -1,0 +1,67 @@
+"""`Scheme`: how the weights of a model are to be quantized."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from minillm.quantization.int4 import Quantized, check_group_size, quantize_groups
+
+Method = Literal["int8", "int4", "gptq", "awq"]
+# Methods that look at what a layer is given, so that they need a text to run through the model.
+CALIBRATED = ("gptq", "awq")
+# Tried in this order where no group size is given; 128 is what most published files have.
+GROUP_SIZES = (128, 64, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How weights become whole numbers.
+
+    method: "int8" rounds to 8 bits with one scale per row; "int4" rounds to 4 bits with a scale per
+    group; "gptq" and "awq" do so too, but choose the codes or the scales with calibration text.
+    bits: 2 to 8. group_size: columns that share a scale; -1 is the whole row.
+    symmetric: no zero points. act_order: GPTQ takes the columns with the largest inputs first.
+    """
+
+    method: Method
+    bits: int
+    group_size: int
+    symmetric: bool
+    act_order: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        widths: Collection[int],
+        *,
+        bits: int | None = None,
+        group_size: int | None = None,
+        symmetric: bool | None = None,
+        act_order: bool = False,
+    ) -> "Scheme":
+        """The scheme of a method, with what is not given chosen for layers of these input widths.
+
+        Raises ValueError for an unknown method, bits outside 2 … 8, or a group size that does not
+        divide every width; it names sizes that do.
+        """
+        if method not in get_args(Method):
+            raise ValueError(f"quantize is {method!r}; known are {', '.join(get_args(Method))}")
+        whole_rows = method == "int8"
+        bits = (8 if whole_rows else 4) if bits is None else bits
+        if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
+            raise ValueError(f"bits is {bits!r}; a whole number from 2 to 8 is needed")
+        if group_size is None:
+            fit = [size for size in GROUP_SIZES if all(width % size == 0 for width in widths)]
+            group_size = -1 if whole_rows or not fit else fit[0]
+        if group_size != -1:
+            for width in sorted(widths):
+                check_group_size(group_size, width)
+        symmetric = whole_rows if symmetric is None else symmetric
+        return cls(method, bits, group_size, symmetric, act_order)  # type: ignore[arg-type]
+
+    def round(self, weight: Tensor) -> Quantized:
+        """The nearest codes, whatever the method: see `quantize_groups`."""
+        return quantize_groups(weight, self.group_size, bits=self.bits, symmetric=self.symmetric)
