@@ -7,7 +7,14 @@ from torch import Tensor
 
 from minillm.kernels.reference import dequantize
 
-__all__ = ["Quantized", "pack_nibbles", "quantize_groups", "stored_scales"]
+__all__ = [
+    "Quantized",
+    "group_grid",
+    "nearest_codes",
+    "pack_nibbles",
+    "quantize_groups",
+    "stored_scales",
+]
 
 
 class Quantized(NamedTuple):
@@ -83,17 +90,32 @@ def quantize_groups(
     check_group_size(size, C)
     check_finite(weight)
     groups = weight.float().view(N, -1, size)  # (N, G, size)
+    scales, zeros = group_grid(groups, bits, symmetric)
+    codes = nearest_codes(groups, scales[..., None], zeros[..., None], bits)
+    return Quantized(codes.view(N, C), scales, zeros, bits)
+
+
+def group_grid(groups: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """Scale and zero point of each group of weights: the formulas of `quantize_groups`.
+
+    groups: (..., size), float32. Returns scales (...), float16, and zeros (...), uint8.
+    """
     top = 2**bits - 1
     if symmetric:
         scales = stored_scales(groups.abs().amax(dim=-1) / (top // 2))
-        zeros = torch.full_like(scales, (top + 1) / 2)
-    else:
-        low, high = groups.amin(dim=-1).clamp(max=0), groups.amax(dim=-1).clamp(min=0)
-        scales = stored_scales((high - low) / top)
-        zeros = (-low / scales.float()).round()
-    steps = (groups / scales[..., None].float()).round()
-    codes = (steps + zeros[..., None]).clamp(0, top).to(torch.uint8).view(N, C)
-    return Quantized(codes, scales, zeros.to(torch.uint8), bits)
+        return scales, torch.full_like(scales, (top + 1) // 2, dtype=torch.uint8)
+    low, high = groups.amin(dim=-1).clamp(max=0), groups.amax(dim=-1).clamp(min=0)
+    scales = stored_scales((high - low) / top)
+    return scales, (-low / scales.float()).round().to(torch.uint8)
+
+
+def nearest_codes(weight: Tensor, scales: Tensor, zeros: Tensor, bits: int) -> Tensor:
+    """The code of the nearest value that a grid has: round(w / scale) + zero, from 0 to 2^bits - 1.
+
+    weight: any shape, float32. scales, zeros: of a shape that broadcasts to it. Returns uint8.
+    """
+    steps = (weight / scales.float()).round() + zeros
+    return steps.clamp(0, 2**bits - 1).to(torch.uint8)
 
 
 def check_finite(weight: Tensor) -> None:
