@@ -64,3 +64,21 @@ class QuantizedLinear(nn.Module):
         bias = None if linear.bias is None else linear.bias.detach()
         with torch.no_grad():
             return cls(quantize(linear.weight), bias)
+
+
+def quantizable(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers whose weights may be quantized, by name: all but routers and the head.
+
+    A router's few weights decide which experts run, and the head is often the embedding itself.
+    """
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name != "lm_head" and not name.endswith("mlp.gate")
+    }
+
+
+def put(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Set the submodule of this dotted name."""
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)

@@ -1,7 +1,7 @@
 """`Scheme`: how the weights of a model are to be quantized."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 from torch import Tensor
@@ -61,6 +61,27 @@ class Scheme:
                 check_group_size(group_size, width)
         symmetric = whole_rows if symmetric is None else symmetric
         return cls(method, bits, group_size, symmetric, act_order)  # type: ignore[arg-type]
+
+    @classmethod
+    def on_load(
+        cls, quantize: "str | Scheme", widths: Collection[int], group_size: int | None = None
+    ) -> "Scheme":
+        """The scheme that weights are rounded with as they are read, for layers of these widths.
+
+        quantize: "int8" or "int4", or a scheme. Raises ValueError for a method that needs
+        calibration text, and for what `of` refuses.
+        """
+        given = (
+            cls.of(quantize, widths, group_size=group_size)
+            if isinstance(quantize, str)
+            else (cls.of(**(asdict(quantize) | {"widths": widths})))
+        )
+        if given.method in CALIBRATED:
+            raise ValueError(
+                f"quantize is {given.method!r}, which needs calibration text: "
+                "`minillm quantize` writes such a model; int8 and int4 can be made on loading"
+            )
+        return given
 
     def round(self, weight: Tensor) -> Quantized:
         """The nearest codes, whatever the method: see `quantize_groups`."""

@@ -1,15 +1,19 @@
 """From a checkpoint's tensors to a `Transformer` that runs: checked by name and shape, placed."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minillm.config import ModelConfig
 from minillm.families import checkpoint_names
 from minillm.model import Transformer
+from minillm.quantization.int4 import Quantized
+from minillm.quantization.linear import QuantizedLinear, put, quantizable
+from minillm.quantization.scheme import Scheme
 
 
 class StoredTensor(Protocol):
@@ -26,6 +30,14 @@ class StoredTensor(Protocol):
         """Its values; the stored ones themselves where nothing changes."""
 
 
+@runtime_checkable
+class PackedTensor(StoredTensor, Protocol):
+    """A weight matrix that a checkpoint holds as whole numbers with scales."""
+
+    def quantized(self, device: torch.device | str) -> Quantized:
+        """The numbers themselves."""
+
+
 def load_transformer(
     config: ModelConfig,
     weights: Mapping[str, StoredTensor | Tensor],
@@ -33,6 +45,8 @@ def load_transformer(
     model_type: str = "llama",
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    quantize: str | Scheme | None = None,
+    group_size: int | None = None,
     placed: Callable[[int], object] = lambda _: None,
 ) -> Transformer:
     """Build the model of `config` around these tensors.
@@ -41,6 +55,9 @@ def load_transformer(
     the right dtype and device is used as it is: nothing is copied, a memory-mapped file stays on
     the disk until a page of it is read. Any other is converted on its own, so that the most memory
     taken is little above the model's. `placed` is called with each one's number of values.
+    quantize: "int8", "int4" or a scheme: the layers' weights are rounded as they are read, and stay
+    whole numbers, with a scale per group_size columns. What a checkpoint holds as whole numbers
+    stays so by itself.
     Raises ValueError that names every missing, unexpected or wrongly shaped tensor, before
     memory for any weight is allocated.
     """
@@ -64,14 +81,53 @@ def load_transformer(
     if problems:
         more = f" (and {len(problems) - 8} more)" if len(problems) > 8 else ""
         raise ValueError("weights do not fit: " + "; ".join(sorted(problems)[:8]) + more)
+    linears = {f"{name}.weight": name for name in quantizable(model)}
+    scheme = None
+    if quantize is not None:
+        if any(isinstance(tensor, PackedTensor) for tensor in found.values()):
+            raise ValueError(f"quantize is {quantize!r}, but the model's files are quantized")
+        widths = {model.get_submodule(name).in_features for name in linears.values()}
+        scheme = Scheme.on_load(quantize, widths, group_size)
     tensors: dict[str, Tensor] = {}
     for name, parts in stored.items():
-        values = found[name].to(device=device, dtype=dtype)
-        pieces = torch.split(values, [len(wanted[part]) for part in parts])  # views
-        tensors.update(zip(parts, pieces, strict=True))
-        placed(values.numel())
+        sizes = [len(wanted[part]) for part in parts]
+        if numbers := _whole_numbers(found[name], scheme if parts[0] in linears else None, device):
+            for part, piece in zip(parts, _split(numbers, sizes), strict=True):
+                _replace(model, part.removesuffix(".weight"), piece, tensors)
+        else:
+            values = found[name].to(device=device, dtype=dtype)
+            pieces = torch.split(values, sizes)  # views
+            tensors.update(zip(parts, pieces, strict=True))
+        placed(math.prod(found[name].shape))
     model.load_state_dict(tensors, assign=True)
     return model.requires_grad_(False).eval()
+
+
+def _whole_numbers(
+    stored: StoredTensor | Tensor, scheme: Scheme | None, device: torch.device | str
+) -> Quantized | None:
+    """A weight as it is packed in its file, or as the scheme rounds it; else None."""
+    if isinstance(stored, PackedTensor):
+        return stored.quantized(device)
+    if scheme is None:
+        return None
+    return scheme.round(stored.to(device=device, dtype=torch.float32))
+
+
+def _split(numbers: Quantized, sizes: list[int]) -> list[Quantized]:
+    """One for each of several matrices that are stacked by rows."""
+    parts = (torch.split(x, sizes) for x in (numbers.codes, numbers.scales, numbers.zeros))
+    return [numbers._replace(codes=c, scales=s, zeros=z) for c, s, z in zip(*parts, strict=True)]
+
+
+def _replace(model: Transformer, name: str, numbers: Quantized, tensors: dict[str, Tensor]) -> None:
+    """Put a quantized layer in place of the empty one; its bias comes as any other tensor."""
+    old = model.get_submodule(name)
+    if not isinstance(old, nn.Linear):
+        raise ValueError(f"weights do not fit: {name} is quantized; only linear layers may be")
+    layer = QuantizedLinear(numbers, old.bias)
+    put(model, name, layer)
+    tensors |= {f"{name}.{key}": x for key, x in layer.state_dict().items() if key != "bias"}
 
 
 class _Uninitialized(TorchFunctionMode):
