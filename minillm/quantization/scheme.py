@@ -71,11 +71,8 @@ class Scheme:
         quantize: "int8" or "int4", or a scheme. Raises ValueError for a method that needs
         calibration text, and for what `of` refuses.
         """
-        given = (
-            cls.of(quantize, widths, group_size=group_size)
-            if isinstance(quantize, str)
-            else (cls.of(**(asdict(quantize) | {"widths": widths})))
-        )
+        options = {"method": quantize} if isinstance(quantize, str) else asdict(quantize)
+        given = cls.of(widths=widths, **({"group_size": group_size} | options))
         if given.method in CALIBRATED:
             raise ValueError(
                 f"quantize is {given.method!r}, which needs calibration text: "

@@ -81,12 +81,12 @@ def load_transformer(
     if problems:
         more = f" (and {len(problems) - 8} more)" if len(problems) > 8 else ""
         raise ValueError("weights do not fit: " + "; ".join(sorted(problems)[:8]) + more)
-    linears = {f"{name}.weight": name for name in quantizable(model)}
+    linears = {f"{name}.weight": linear for name, linear in quantizable(model).items()}
     scheme = None
     if quantize is not None:
         if any(isinstance(tensor, PackedTensor) for tensor in found.values()):
             raise ValueError(f"quantize is {quantize!r}, but the model's files are quantized")
-        widths = {model.get_submodule(name).in_features for name in linears.values()}
+        widths = {linear.in_features for linear in linears.values()}
         scheme = Scheme.on_load(quantize, widths, group_size)
     tensors: dict[str, Tensor] = {}
     for name, parts in stored.items():
