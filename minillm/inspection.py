@@ -6,10 +6,13 @@ from typing import Any
 
 from minillm.config import LayerConfig, ModelConfig, RopeConfig
 from minillm.hf_config import read_config
+from minillm.quantization.scheme import Scheme
 from minillm.weights.pull import resolve
 from minillm.weights.source import open_source
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# What a group of codes needs besides: its scale, and its zero point.
+GROUP_BYTES = 3
 
 
 def inspect_model(name: str) -> dict[str, Any]:
@@ -44,6 +47,11 @@ def inspect_model(name: str) -> dict[str, Any]:
         "of these at work for a token": parameters - idle_parameters(config),
         "bytes of the weight files": weight_file_bytes(source.path),
         "weight bytes": {kind: parameters * size for kind, size in BYTES.items()},
+        "weight bytes, layers quantized": {
+            f"{method}, rest in {kind}": quantized_bytes(config, method, BYTES[kind])
+            for method in ("int8", "int4")
+            for kind in ("float32", "bfloat16")
+        },
         "cache bytes per token": {
             kind: config.cache_bytes_per_token(size) for kind, size in BYTES.items()
         },
@@ -57,6 +65,40 @@ def weight_file_bytes(path: Path) -> int:
     """Size of a GGUF file, or of all the safetensors files of a folder."""
     files = [path] if path.is_file() else path.glob("*.safetensors")
     return sum(file.stat().st_size for file in files)
+
+
+def linear_shapes(config: ModelConfig) -> list[tuple[int, int]]:
+    """Rows and columns (N, C) of every linear layer that quantization takes."""
+    C, F = config.hidden_size, config.intermediate_size
+    q, kv = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+    shapes: list[tuple[int, int]] = []
+    for layer in config.layers:
+        shapes += [(q, C), (kv, C), (kv, C), (C, q)]
+        count, width = 1, F
+        if layer.experts:
+            count, width = layer.experts.num_experts, layer.experts.intermediate_size
+        shapes += [(width, C), (width, C), (C, width)] * count
+    return shapes
+
+
+def quantized_bytes(
+    config: ModelConfig, scheme: str | Scheme, bytes_per_value: int, group_size: int | None = None
+) -> int:
+    """Bytes of a model whose linear layers are quantized, in memory.
+
+    Σ N·C·bits/8 + 3·N·C/group_size over the layers, and bytes_per_value for all other weights.
+    scheme: "int8", "int4", or one of another kind.
+    """
+    shapes = linear_shapes(config)
+    if isinstance(scheme, str):
+        scheme = Scheme.of(scheme, {C for _, C in shapes}, group_size=group_size)
+    rest = config.num_parameters() - sum(N * C for N, C in shapes)
+    total = rest * bytes_per_value
+    for N, C in shapes:
+        groups = 1 if scheme.group_size == -1 else C // scheme.group_size
+        code_bytes = C // 2 if scheme.bits <= 4 and C % 2 == 0 else C
+        total += N * (code_bytes + groups * GROUP_BYTES)
+    return total
 
 
 def cache_bytes(config: ModelConfig, num_tokens: int, bytes_per_value: int) -> int:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from minillm.kernels.reference import dequantize
+from minillm.quantization.scheme import check_group_size
 
 __all__ = [
     "Quantized",
@@ -57,17 +58,6 @@ def stored_scales(scales: Tensor) -> Tensor:
     above = (stored.view(torch.int16) + 1).view(torch.float16)
     stored = torch.where(stored.float() < scales, above, stored)
     return torch.where(scales == 0, torch.ones_like(stored), stored)
-
-
-def check_group_size(group_size: int, width: int) -> None:
-    """ValueError for a group size that does not divide the width; it names some that do."""
-    if group_size < 1 or width % group_size:
-        fit = [size for size in (32, 64, 96, 128, 192, 256) if width % size == 0]
-        fit = fit or [size for size in range(width, 0, -1) if width % size == 0][:4]
-        raise ValueError(
-            f"group_size is {group_size}, which does not divide the width of {width} columns; "
-            f"{', '.join(map(str, fit))} would, or -1 for one group per row"
-        )
 
 
 def quantize_groups(

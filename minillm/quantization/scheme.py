@@ -2,17 +2,30 @@
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from torch import Tensor
+# `minillm inspect` predicts sizes with this module, without torch, which takes seconds to load.
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from minillm.quantization.int4 import Quantized, check_group_size, quantize_groups
+    from minillm.quantization.int4 import Quantized
 
 Method = Literal["int8", "int4", "gptq", "awq"]
 # Methods that look at what a layer is given, so that they need a text to run through the model.
 CALIBRATED = ("gptq", "awq")
 # Tried in this order where no group size is given; 128 is what most published files have.
 GROUP_SIZES = (128, 64, 32)
+
+
+def check_group_size(group_size: int, width: int) -> None:
+    """ValueError for a group size that does not divide the width; it names some that do."""
+    if group_size < 1 or width % group_size:
+        fit = [size for size in (32, 64, 96, 128, 192, 256) if width % size == 0]
+        fit = fit or [size for size in range(width, 0, -1) if width % size == 0][:4]
+        raise ValueError(
+            f"group_size is {group_size}, which does not divide the width of {width} columns; "
+            f"{', '.join(map(str, fit))} would, or -1 for one group per row"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,8 @@ class Scheme:
             )
         return given
 
-    def round(self, weight: Tensor) -> Quantized:
+    def round(self, weight: "Tensor") -> "Quantized":
         """The nearest codes, whatever the method: see `quantize_groups`."""
+        from minillm.quantization.int4 import quantize_groups
+
         return quantize_groups(weight, self.group_size, bits=self.bits, symmetric=self.symmetric)
