@@ -27,8 +27,11 @@ EXAMPLES = """examples:
   minillm generate "Tell me a long story." --window 256 --sinks 4 --max-new-tokens 2000
   minillm eval smollm2 --text notes.txt --compare-dtype bfloat16
   minillm save model.gguf --out model --dtype bfloat16
+  minillm generate "What is the capital of France?" --quantize int4 --kv-cache int8
+  minillm quantize smollm2 --method gptq --group-size 64 --out smollm2-gptq
   minillm bench --prompt-tokens 42,300 --compare transformers
 """
+GROUP_SIZE = "weights that share a scale (default: rows for int8; 128, 64 or 32, which fits)"
 MODEL = "name, folder, .gguf file, or hub id that was pulled (default: smollm2)"
 
 
@@ -136,6 +139,37 @@ def _parser() -> argparse.ArgumentParser:
     save.add_argument("--out", metavar="FOLDER", required=True, help="a new or an empty folder")
     save.add_argument("--dtype", default="float32", help="float32 (default), bfloat16 or float16")
 
+    quantize = add("quantize", "write a model with weights of 8 or 4 bits, in the format of GPTQ")
+    quantize.add_argument("model", nargs="?", default="smollm2", help=MODEL)
+    quantize.add_argument(
+        "--method",
+        required=True,
+        choices=["int8", "int4", "gptq", "awq"],
+        help="int8, int4: the nearest value; gptq, awq: chosen with calibration text",
+    )
+    quantize.add_argument("--out", metavar="FOLDER", required=True, help="a new or an empty folder")
+    quantize.add_argument("--bits", type=int, help="4 or 8 (default: 8 for int8, else 4)")
+    quantize.add_argument("--group-size", type=int, metavar="N", help=GROUP_SIZE)
+    quantize.add_argument(
+        "--symmetric",
+        action=argparse.BooleanOptionalAction,
+        help="without zero points (default: for int8 only)",
+    )
+    quantize.add_argument(
+        "--act-order", action="store_true", help="gptq: columns with the largest inputs first"
+    )
+    quantize.add_argument(
+        "--calibration", metavar="FILE", help="a text file (default: one that comes with minillm)"
+    )
+    quantize.add_argument(
+        "--calibration-tokens", type=int, default=8192, metavar="N", help="default: 8192"
+    )
+    quantize.add_argument("--seed", type=int, default=0, help="picks the passages (default: 0)")
+    quantize.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    quantize.add_argument(
+        "--dtype", default="float32", help="of all other weights (default: float32)"
+    )
+
     evaluate = add("eval", "measure how well a model predicts a text (perplexity)")
     evaluate.add_argument("model", nargs="?", default="smollm2", help=MODEL)
     evaluate.add_argument(
@@ -184,7 +218,14 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 def _add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    parser.add_argument(
+        "--quantize", choices=["int8", "int4"], help="round the layers' weights on loading"
+    )
+    parser.add_argument(
+        "--kv-cache", choices=["int8", "int4"], help="keep keys and values in so many bits"
+    )
     for name, default, text in (
+        ("--group-size", None, f"with --quantize: {GROUP_SIZE}"),
         ("--window", None, "each layer sees the last N tokens only"),
         ("--sinks", 0, "and the first N tokens (default: 0)"),
         ("--global-every", None, "but each N-th layer goes on seeing all"),

@@ -17,6 +17,7 @@ from minillm.hf_config import read_config
 from minillm.kv_cache import new_cache
 from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
+from minillm.quantization.scheme import Scheme
 from minillm.sampling import SamplingParams
 from minillm.streaming import GenerationOutput, Job, TextStream
 from minillm.tokenizer import AnyTokenizer, ChatTemplate
@@ -54,10 +55,12 @@ class LLM:
         eos_token_ids: frozenset[int] = frozenset(),
         name: str = "model",
         source: ModelSource | None = None,
+        kv_cache: str | None = None,
     ) -> None:
         self.model, self.tokenizer, self.source = model, tokenizer, source
         self.config: ModelConfig = model.config
         self._chat_template, self.eos_token_ids, self.name = chat_template, eos_token_ids, name
+        self.kv_cache = kv_cache
         self.unused_ids = tokenizer.ids_without_token(self.config.vocab_size)
 
     @classmethod
@@ -68,6 +71,9 @@ class LLM:
         *,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype = "auto",
+        quantize: str | Scheme | None = None,
+        group_size: int | None = None,
+        kv_cache: str | None = None,
         window: int | None = None,
         sinks: int = 0,
         global_every: int | None = None,
@@ -77,6 +83,11 @@ class LLM:
         device: "auto" takes CUDA, else Apple's MPS, else the CPU.
         dtype: "float32", "bfloat16", "float16"; "auto" is float32 on a CPU, where 16-bit matrix
         products are slow, and elsewhere bfloat16, or float16 where bfloat16 is missing.
+        quantize: "int8" rounds the layers' weights to 8 bits as they are read, with a scale per
+        row; "int4" to 4 bits, with a scale and a zero point per group_size columns (128, 64 or 32,
+        the first that divides all widths); a `Scheme` anything between. Files that are quantized
+        already (GPTQ, AWQ) need none of this.
+        kv_cache: "int8" or "int4" keeps keys and values in so many bits; see `QuantizedKVCache`.
         window, sinks, global_every: let layers see the last `window` and first `sinks` tokens only,
         see `ModelConfig.with_window`. Without global layers the length of a text is unlimited.
         Raises FileNotFoundError where the model is not on this machine (nothing is downloaded),
@@ -99,6 +110,7 @@ class LLM:
                     f"the tokenizer has {tokenizer.vocab_size} ids, the model only "
                     f"{config.vocab_size}"
                 )
+            new_cache(config, 1, 1, kind=kv_cache)  # refuses what does not fit before weights load
             eos = _eos_token_ids(source, config.vocab_size)
             with load_progress(config.num_parameters() * kind.itemsize) as loaded:
                 model = load_transformer(
@@ -107,19 +119,16 @@ class LLM:
                     model_type=settings["model_type"],
                     device=where,
                     dtype=kind,
+                    quantize=quantize,
+                    group_size=group_size,
                     placed=lambda count: loaded(count * kind.itemsize),
                 )
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
             named = str(error).startswith(str(path))
             raise ValueError(f"{'' if named else f'{path}: '}{error!s:.1000}") from error
-        return cls(
-            model,
-            tokenizer,
-            eos_token_ids=eos,
-            name=Path(name_or_path).name,
-            source=source,
-        )
+        name = Path(name_or_path).name
+        return cls(model, tokenizer, eos_token_ids=eos, name=name, source=source, kv_cache=kv_cache)
 
     @property
     def chat_template(self) -> ChatTemplate | None:
@@ -165,7 +174,8 @@ class LLM:
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty KV cache for this model, `capacity` tokens per row."""
-        return new_cache(self.config, batch_size, capacity, dtype=self.dtype, device=self.device)
+        sizes = self.config, batch_size, capacity
+        return new_cache(*sizes, dtype=self.dtype, device=self.device, kind=self.kv_cache)
 
     def chunk_size(self, batch_size: int) -> int:
         """Positions per row that one step of a prompt runs; sinks allow the trained length."""

@@ -4,18 +4,17 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from minillm.commands.facts import show
-from minillm.commands.options import load
+from minillm.commands.options import load, read_text
 from minillm.eval import Divergence, Reading, compare, perplexity, read, window_shape
 from minillm.llm import LLM
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the figures, one a line, or all as JSON."""
-    text = _read_text(arguments.text)
+    text = read_text(arguments.text)
     llm = load(arguments)
     context, stride = window_shape(llm.config, arguments.context, arguments.stride)
     ids = llm.tokenizer.encode(text)
@@ -49,20 +48,6 @@ def run(arguments: argparse.Namespace) -> None:
         f"[{found.tokens} tokens in {seconds:.1f} s, {found.tokens / seconds:.1f} tokens/s]",
         file=sys.stderr,
     )
-
-
-def _read_text(name: str) -> str:
-    """The text of a file, or of standard input for "-", byte for byte."""
-    raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not a text in UTF-8 ({error})") from error
-    if not text:
-        raise ValueError(f"{name}: empty; a text is needed")
-    if "\0" in text:
-        raise ValueError(f"{name}: not a text, it holds bytes of value 0")
-    return text
 
 
 def _other(arguments: argparse.Namespace) -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,11 +15,26 @@ def text_of(argument: str) -> str:
     return sys.stdin.read().rstrip("\n") if argument == "-" else argument
 
 
+def read_text(name: str) -> str:
+    """The text of a file, or of standard input for "-", byte for byte."""
+    raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not a text in UTF-8 ({error})") from error
+    if not text:
+        raise ValueError(f"{name}: empty; a text is needed")
+    if "\0" in text:
+        raise ValueError(f"{name}: not a text, it holds bytes of value 0")
+    return text
+
+
 def load(arguments: argparse.Namespace) -> "LLM":
     """The model that the options name."""
     from minillm.llm import LLM
 
-    options = ("device", "dtype", "window", "sinks", "global_every")
+    options = ["device", "dtype", "quantize", "group_size", "kv_cache"]
+    options += ["window", "sinks", "global_every"]
     return LLM.from_pretrained(
         arguments.model, **{name: getattr(arguments, name) for name in options}
     )

@@ -15,8 +15,9 @@ def new_cache(
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
+    kind: str | None = None,
 ) -> KVCache:
     """An empty cache of the kind that fits the model: sliding where a layer has a window."""
     windowed = any(layer.sliding_window is not None for layer in config.layers)
-    kind = SlidingKVCache if windowed else DenseKVCache
-    return kind(config, batch_size, capacity, dtype=dtype, device=device)
+    cache = SlidingKVCache if windowed else DenseKVCache
+    return cache(config, batch_size, capacity, dtype=dtype, device=device)
