@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minillm.kernels.reference import dequantize
-from minillm.quantization.scheme import check_group_size
+from minillm.quantization.scheme import check_bits, check_group_size
 
 __all__ = [
     "Quantized",
@@ -51,7 +51,7 @@ def stored_scales(scales: Tensor) -> Tensor:
     A scale of 0 (a group of zeros) becomes 1: its codes all stand for 0 then.
     scales: any shape, float32, at least 0. Raises ValueError for one beyond float16's 65,504.
     """
-    if bool((scales > 65_504).any()):
+    if not bool((scales <= 65_504).all()):
         raise ValueError(f"a scale is {scales.max():g}; at most 65504 fits in float16")
     stored = scales.to(torch.float16)
     # The next float16 is the next bit pattern, also below the smallest normal number.
@@ -75,11 +75,11 @@ def quantize_groups(
     Raises ValueError for a group size that does not fit, NaN or infinite weights, and weights so
     large that the scale leaves float16.
     """
+    check_weight(weight)
     N, C = weight.shape
     size = C if group_size == -1 else group_size
     check_group_size(size, C)
-    check_finite(weight)
-    groups = weight.float().view(N, -1, size)  # (N, G, size)
+    groups = weight.detach().float().reshape(N, -1, size)  # (N, G, size)
     scales, zeros = group_grid(groups, bits, symmetric)
     codes = nearest_codes(groups, scales[..., None], zeros[..., None], bits)
     return Quantized(codes.view(N, C), scales, zeros, bits)
@@ -89,7 +89,9 @@ def group_grid(groups: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tens
     """Scale and zero point of each group of weights: the formulas of `quantize_groups`.
 
     groups: (..., size), float32. Returns scales (...), float16, and zeros (...), uint8.
+    Raises ValueError for bits outside 2 … 8, and for weights whose scale leaves float16.
     """
+    check_bits(bits)
     top = 2**bits - 1
     if symmetric:
         scales = stored_scales(groups.abs().amax(dim=-1) / (top // 2))
@@ -108,16 +110,6 @@ def nearest_codes(weight: Tensor, scales: Tensor, zeros: Tensor, bits: int) -> T
     return steps.clamp(0, 2**bits - 1).to(torch.uint8)
 
 
-def check_finite(weight: Tensor) -> None:
-    """ValueError for a weight that is NaN or infinite."""
-    if not bool(weight.isfinite().all()):
-        row, column = (~weight.isfinite()).nonzero()[0].tolist()
-        raise ValueError(
-            f"the weight at row {row}, column {column} is {weight[row, column].item()}; "
-            "only finite numbers can be quantized"
-        )
-
-
 def pack_nibbles(codes: Tensor) -> Tensor:
     """Two 4-bit codes in each byte: the first in the low four bits, the second in the high four.
 
@@ -127,8 +119,35 @@ def pack_nibbles(codes: Tensor) -> Tensor:
     >>> pack_nibbles(torch.tensor([1, 2, 3, 4], dtype=torch.uint8)).tolist() == [0x21, 0x43]
     True
     """
+    check_nibbles(codes)
+    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def check_nibbles(codes: Tensor) -> None:
+    """ValueError for codes that do not fill bytes in pairs."""
+    if codes.dtype != torch.uint8:
+        raise ValueError(f"codes are {codes.dtype}; torch.uint8 is needed")
     if codes.shape[-1] % 2:
         raise ValueError(f"{codes.shape[-1]} codes a row; an even number fills whole bytes")
     if codes.numel() and int(codes.max()) > 15:
         raise ValueError(f"a code is {int(codes.max())}; four bits hold 0 to 15")
-    return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def check_weight(weight: Tensor) -> None:
+    """ValueError for what is not a matrix of finite floating-point numbers."""
+    if weight.ndim != 2 or not weight.numel():
+        raise ValueError(f"the weight has shape {tuple(weight.shape)}; a matrix (N, C) is needed")
+    check_finite(weight)
+
+
+def check_finite(x: Tensor, name: str = "weight") -> None:
+    """ValueError for numbers that are not floating point, or not finite in float32."""
+    if not x.is_floating_point():
+        raise ValueError(f"the {name} is {x.dtype}; floating-point numbers are needed")
+    finite = x.detach().float().isfinite()
+    if not bool(finite.all()):
+        place = (~finite).nonzero()[0].tolist()
+        raise ValueError(
+            f"the {name} at {place} is {x[tuple(place)].item()}; only numbers that are finite in "
+            "float32 can be quantized"
+        )

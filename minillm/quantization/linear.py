@@ -1,8 +1,8 @@
 """`QuantizedLinear`: a linear layer whose weights stay whole numbers in memory."""
 
 from collections.abc import Callable
+from typing import Self
 
-import torch
 from torch import Tensor, nn
 
 from minillm.kernels import reference
@@ -11,32 +11,59 @@ from minillm.quantization.int4 import Quantized, pack_nibbles
 __all__ = ["QuantizedLinear"]
 
 
-class QuantizedLinear(nn.Module):
-    """A linear layer on quantized weights, in place of an `nn.Linear`.
-
-    codes: (N, C) bytes of 8 bits each, or (N, C/2) bytes of two 4-bit codes each (for up to 4 bits
-    and an even C). Bytes: N·C·bits/8, and N·G·3 for scales and zeros.
-    kernel: computes the product; `reference.quantized_linear` unless a backend replaces it.
-    """
+class CodedLinear(nn.Module):
+    """What layers have in common whose weights are codes and scales: all of it in buffers."""
 
     codes: Tensor
     scales: Tensor
-    zeros: Tensor
-    order: Tensor | None
     bias: Tensor | None
 
-    def __init__(self, quantized: Quantized, bias: Tensor | None = None) -> None:
+    def __init__(self, **buffers: Tensor | None) -> None:
         super().__init__()
-        N, C = quantized.codes.shape
-        self.out_features, self.in_features = N, C
-        self.bits = 4 if quantized.bits <= 4 and C % 2 == 0 else 8
-        codes = quantized.codes
-        self.register_buffer("codes", pack_nibbles(codes) if self.bits == 4 else codes)
-        self.register_buffer("scales", quantized.scales)
-        self.register_buffer("zeros", quantized.zeros)
-        self.register_buffer("order", quantized.order)
-        self.register_buffer("bias", bias)
-        self.code_bits = quantized.bits
+        for name, value in buffers.items():
+            self.register_buffer(name, None if value is None else value.detach().contiguous())
+        self.out_features = len(self.codes)
+        if self.bias is not None and self.bias.shape != (self.out_features,):
+            raise ValueError(
+                f"the bias has shape {tuple(self.bias.shape)}; ({self.out_features},) is needed"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers, the bias included."""
+        return sum(buffer.nbytes for buffer in self.buffers())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `.to`, `.half` and their like call. The scales move, but stay as exact as they are.
+
+        In bfloat16 a scale, and all weights of its group with it, would be off by up to 0.4 %.
+        """
+        scales = self.scales
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.scales.dtype != scales.dtype:
+            self.scales = scales.to(self.scales.device)
+        return self
+
+
+class QuantizedLinear(CodedLinear):
+    """A linear layer on quantized weights, in place of an `nn.Linear`.
+
+    codes: (N, C) bytes of 8 bits each, or (N, C/2) bytes of two 4-bit codes each (for up to 4 bits
+    and an even C). Bytes: N·C·bits/8, N·G·3 for scales and zeros, and those of order and bias.
+    kernel: computes the product; `reference.quantized_linear` unless a backend replaces it.
+    """
+
+    zeros: Tensor
+    order: Tensor | None
+
+    def __init__(self, quantized: Quantized, bias: Tensor | None = None) -> None:
+        check_shapes(quantized)
+        codes, scales, zeros, code_bits, order = quantized
+        C = codes.shape[1]
+        bits = 4 if code_bits <= 4 and C % 2 == 0 else 8
+        packed = pack_nibbles(codes) if bits == 4 else codes
+        super().__init__(codes=packed, scales=scales, zeros=zeros, order=order, bias=bias)
+        self.in_features, self.bits, self.code_bits = C, bits, code_bits
         self.kernel: Callable[..., Tensor] = reference.quantized_linear
 
     def forward(self, x: Tensor) -> Tensor:
@@ -51,19 +78,23 @@ class QuantizedLinear(nn.Module):
         codes = reference.unpack_nibbles(self.codes) if self.bits == 4 else self.codes
         return Quantized(codes, self.scales, self.zeros, self.code_bits, self.order)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of codes, scales, zeros, order and bias."""
-        return sum(buffer.nbytes for buffer in self.buffers())
-
     @classmethod
     def from_linear(
         cls, linear: nn.Linear, quantize: Callable[[Tensor], Quantized]
     ) -> "QuantizedLinear":
         """The layer with its weights quantized by a function such as `quantize_groups`."""
-        bias = None if linear.bias is None else linear.bias.detach()
-        with torch.no_grad():
-            return cls(quantize(linear.weight), bias)
+        return cls(quantize(linear.weight.detach()), linear.bias)
+
+
+def check_shapes(quantized: Quantized) -> None:
+    """ValueError for codes, scales and zero points that do not belong together."""
+    codes, scales, zeros = (tuple(x.shape) for x in quantized[:3])
+    fit = len(codes) == len(scales) == 2 and scales == zeros and codes[0] == scales[0] > 0
+    if not (fit and scales[1] and codes[1] and codes[1] % scales[1] == 0):
+        raise ValueError(
+            f"codes {codes}, scales {scales} and zeros {zeros} do not fit: (N, C), (N, G) and "
+            "(N, G) are needed, G a divisor of C"
+        )
 
 
 def quantizable(model: nn.Module) -> dict[str, nn.Linear]:

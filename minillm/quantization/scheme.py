@@ -1,5 +1,6 @@
 """`Scheme`: how the weights of a model are to be quantized."""
 
+import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -17,15 +18,24 @@ CALIBRATED = ("gptq", "awq")
 GROUP_SIZES = (128, 64, 32)
 
 
-def check_group_size(group_size: int, width: int) -> None:
-    """ValueError for a group size that does not divide the width; it names some that do."""
-    if group_size < 1 or width % group_size:
-        fit = [size for size in (32, 64, 96, 128, 192, 256) if width % size == 0]
-        fit = fit or [size for size in range(width, 0, -1) if width % size == 0][:4]
-        raise ValueError(
-            f"group_size is {group_size}, which does not divide the width of {width} columns; "
-            f"{', '.join(map(str, fit))} would, or -1 for one group per row"
-        )
+def check_bits(bits: int) -> None:
+    """ValueError for a number of bits per code that is not a whole number from 2 to 8."""
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
+        raise ValueError(f"bits is {bits!r}; a whole number from 2 to 8 is needed")
+
+
+def check_group_size(group_size: int, *widths: int) -> None:
+    """ValueError for a group size that does not divide every width; it names some that do."""
+    whole = isinstance(group_size, int) and not isinstance(group_size, bool) and group_size > 0
+    for width in sorted(widths):
+        if not whole or width % group_size:
+            common = math.gcd(*widths)
+            fit = [size for size in (32, 64, 96, 128, 192, 256) if common % size == 0]
+            fit = fit or [size for size in range(min(common, 256), 0, -1) if common % size == 0][:4]
+            raise ValueError(
+                f"group_size is {group_size!r}, which does not divide the width of {width} "
+                f"columns; {', '.join(map(str, fit))} would, or -1 for one group per row"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +74,12 @@ class Scheme:
             raise ValueError(f"quantize is {method!r}; known are {', '.join(get_args(Method))}")
         whole_rows = method == "int8"
         bits = (8 if whole_rows else 4) if bits is None else bits
-        if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
-            raise ValueError(f"bits is {bits!r}; a whole number from 2 to 8 is needed")
+        check_bits(bits)
         if group_size is None:
             fit = [size for size in GROUP_SIZES if all(width % size == 0 for width in widths)]
             group_size = -1 if whole_rows or not fit else fit[0]
         if group_size != -1:
-            for width in sorted(widths):
-                check_group_size(group_size, width)
+            check_group_size(group_size, *widths)
         symmetric = whole_rows if symmetric is None else symmetric
         return cls(method, bits, group_size, symmetric, act_order)  # type: ignore[arg-type]
 
