@@ -15,6 +15,7 @@ from minillm.families import (
     or_default,
     text_part,
 )
+from minillm.hf_quantization import read_packing
 
 ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
 # "finetuned" says how it came about, and changes nothing.
@@ -36,7 +37,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "logits_scaling": (None, 1.0),
     "n_shared_experts": (None, 0),
     "q_lora_rank": (None,),
-    "quantization_config": (None,),
     "residual_multiplier": (None, 1.0),
     "shared_expert_intermediate_size": (None, 0),
     "text_config": (None,),
@@ -58,6 +58,7 @@ def read_config(settings: Settings) -> ModelConfig:
     for key, neutral in NEUTRAL.items():
         if settings.get(key) not in neutral:
             raise ValueError(f"{key} is {settings[key]!r:.200}; supported is {neutral[-1]!r}")
+    read_packing(settings)  # how the weights are packed changes nothing here, if it is known
     activation = or_default(settings, family.activation, "silu")
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)

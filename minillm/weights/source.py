@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minillm.config import read_json
 from minillm.families import TEXT_PARTS, text_part, text_tensors
+from minillm.hf_quantization import read_packing
 from minillm.tokenizer import AnyTokenizer, ChatTemplate, make_tokenizer, open_tokenizer
 
 # A folder's settings and tokenizer are read without torch, which takes seconds to load.
@@ -96,9 +97,10 @@ class FolderSource(ModelSource):
     @property
     def weights(self) -> "Mapping[str, StoredTensor | Tensor]":
         """The safetensors files, mapped anew: what holds a map keeps the pages that were read."""
+        from minillm.weights.packed import packed_weights
         from minillm.weights.safetensors import open_tensors
 
-        tensors = open_tensors(self.path)
+        tensors = packed_weights(open_tensors(self.path), read_packing(self.settings))
         seeing = str(self._config.get("model_type")) in TEXT_PARTS
         return text_tensors(tensors) if seeing else tensors
 
