@@ -63,11 +63,20 @@ def read_packing(settings: Settings) -> Packing | None:
         return None
     if not isinstance(config, Mapping):
         raise ValueError(f"quantization_config is {config!r:.200}; an object is needed")
+    try:
+        return _packing_of(config)
+    except ValueError as error:
+        raise ValueError(f"quantization_config: {error}") from error
+
+
+def _packing_of(config: Settings) -> Packing:
     method = _word(config, "quant_method")
     if method == "gptq":
         offset = GPTQ_FORMATS[_one_of(config, ("checkpoint_format", "format"), GPTQ_FORMATS)]
         return _packing(config, "gptq", offset)
     if method == "awq":
+        if config.get("backend") == "llm-awq":
+            raise ValueError("backend is 'llm-awq'; supported is version 'gemm'")
         _one_of(config, ("version", "format", "checkpoint_format"), ("gemm",))
         return _packing(config, "awq", 0)
     if method == "auto-round":
@@ -86,8 +95,8 @@ def _auto_round(config: Settings) -> Packing:
 
 def _packing(config: Settings, layout: Layout, zero_offset: int) -> Packing:
     """The settings that the methods share."""
-    bits, size = config.get("bits"), config.get("group_size")
-    if isinstance(bits, bool) or bits not in BITS:
+    bits, size = config.get("bits"), or_default(config, "group_size", 128)
+    if not isinstance(bits, int) or bits not in BITS:
         raise ValueError(f"bits is {bits!r:.200}; supported are 4 and 8")
     if isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or size > 0):
         raise ValueError(f"group_size is {size!r:.200}; a positive whole number or -1 is needed")

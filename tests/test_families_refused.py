@@ -114,7 +114,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"n_shared_experts": 1}, ["n_shared_experts", "1"]),
     ({"shared_expert_intermediate_size": 128}, ["shared_expert_intermediate_size", "128"]),
     # Files that hold something else
-    ({"quantization_config": GPTQ}, ["quantization_config", "gptq"]),
+    ({"quantization_config": GPTQ | {"bits": 3}}, ["quantization_config", "bits", "3", "4 and 8"]),
     ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config", "fp8"]),
     ({"compression_config": {"format": "x"}}, ["compression_config"]),
     ({"text_config": {"model_type": "llama"}}, ["text_config"]),
