@@ -21,12 +21,12 @@ WIDE, HIGH, MARGIN = 620, 104, 12  # pixels of the picture
 SHOWN = 8  # weights that the table lists
 
 
-def bits_per_weight(bits: int, group_size: int, symmetric: bool) -> float:
+def bits_per_weight(bits: int, group_size: int) -> float:
     """Bits of a code, and each weight's share of a float16 scale and of an 8-bit zero point.
 
-    A symmetric grid needs no zero point.
+    A symmetric grid could do without the zero point; layers and files store one all the same.
     """
-    return bits + (16 if symmetric else 24) / group_size
+    return bits + 24 / group_size
 
 
 def rounded(row: Tensor, bits: int, group_size: int, symmetric: bool) -> Quantized:
@@ -45,7 +45,7 @@ def row_view(row: Tensor, bits: int, group_size: int, symmetric: bool) -> str:
     relative = float(error.square().sum() / row.detach().float().square().sum())
     size = stored.group_size
     grid = "symmetric" if symmetric else "asymmetric"
-    each = bits_per_weight(bits, size, symmetric)
+    each = bits_per_weight(bits, size)
     facts = (
         ("bits per weight", f"{each:.3f}"),
         ("relative squared error", f"{relative:.2g}"),
@@ -137,5 +137,5 @@ def row_explorer(row: Tensor) -> Panel[dict[str, Any]]:
         describe=f"A row of {len(row)} weights in 4 bits; run the notebook to change them.",
         bits=slider("bits", 2, 8, 4),
         group=choice("weights per scale", list(sizes), first),
-        symmetric=tick("symmetric: no zero point"),
+        symmetric=tick("symmetric"),
     )

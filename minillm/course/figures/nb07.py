@@ -16,8 +16,8 @@ from minillm.course import plots
 from minillm.quantization.int4 import Quantized
 
 PANELS = ((-1.0, 1.0), (0.0, 0.02), (0.5, 0.52))
-# Method to colour and marker in the last figure, by the first word of its name.
-METHODS = ("INT8", "INT4", "NF4", "GPTQ", "AWQ")
+# The weight methods of the last figure, each with a colour and a marker of its own.
+METHODS = ("int8", "int4", "nf4", "gptq", "awq")
 
 
 def held(values: Tensor, low: float, high: float) -> Tensor:
@@ -219,9 +219,15 @@ def key_statistics(keys: Tensor, values: Tensor) -> None:
     )
 
 
-def method_of(name: str) -> int:
-    """The place in METHODS of a row's method."""
-    return next((i for i, method in enumerate(METHODS) if name.startswith(method)), 0)
+def method_of(row: Mapping[str, Any]) -> str:
+    """The first part of a row's name, such as "int4" of "int4-64-symmetric"."""
+    return str(row["name"]).partition("-")[0]
+
+
+def label_of(row: Mapping[str, Any]) -> str:
+    """A row's title, with its method before it where the title leans on a row above."""
+    title = str(row["title"])
+    return f"{method_of(row).upper()} {title.strip()}" if title.startswith(" ") else title
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
@@ -236,28 +242,28 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
 
 
 def quality(rows: Sequence[Mapping[str, Any]]) -> None:
-    """KL divergence from full precision against bits per weight, for the weight methods."""
-    kept = [row for row in rows if row["kl"] > 0 and not row["name"].startswith("KV")]
-    few = [row for row in kept if row["bits"] < 6]
-    fig, ax = plt.subplots(figsize=(7.2, 4.4))
-    for group, side, label_x in (
-        (few, "left", 4.75),
-        ([r for r in kept if r not in few], "right", 7.7),
-    ):
-        heights = apart([math.log10(row["kl"]) for row in group], 0.15)
-        for row, height in zip(group, heights, strict=True):
-            i, point = method_of(row["name"]), (row["bits"], row["kl"])
+    """KL divergence from full precision against bits per weight, for the weight methods.
+
+    rows: those of `stored("07.quality")`; full precision and the caches are left out.
+    """
+    kept = [row for row in rows if method_of(row) in METHODS]
+    low = [row for row in kept if row["bits"] < 6]
+    high = [row for row in kept if row not in low]
+    fig, ax = plt.subplots(figsize=(7.2, 4.6))
+    for points, side, label_x in ((low, "left", 4.75), (high, "right", 7.7)):
+        heights = apart([math.log10(row["kl"]) for row in points], 0.13)
+        for row, height in zip(points, heights, strict=True):
+            i, point = METHODS.index(method_of(row)), (row["bits"], row["kl"])
             ax.semilogy(*point, plots.MARKERS[i], color=plots.COLOURS[i], markersize=8)
-            ax.annotate(row["name"], point, xytext=(label_x, 10**height), va="center", ha=side,
-                        arrowprops={"arrowstyle": "-", "color": "#888", "linewidth": 0.7,
-                                    "shrinkB": 5})  # fmt: skip
+            line = {"arrowstyle": "-", "color": "#888", "linewidth": 0.7, "shrinkB": 5}
+            ax.annotate(label_of(row), point, xytext=(label_x, 10**height), va="center", ha=side,
+                        fontsize=9, arrowprops=line)  # fmt: skip
     ax.set(xlabel="bits per weight, scales and zero points included", ylabel="KL, nats per token")
     ax.set_xlim(3.8, 8.3)
     ax.yaxis.set_major_formatter("{x:g}")
     ax.set_title("At four bits, how they are chosen decides")
+    said = [f"{label_of(row)}, {row['bits']:.2f} bits, {row['kl']:.2g}" for row in kept]
     plots.show(
         fig,
-        alt="KL divergence from full precision against bits per weight: "
-        + "; ".join(f"{row['name']}, {row['bits']:.2f} bits, {row['kl']:.2g}" for row in kept)
-        + ".",
+        alt=f"KL divergence from full precision against bits per weight: {'; '.join(said)}.",
     )
