@@ -205,7 +205,9 @@ def key_statistics(keys: Tensor, values: Tensor) -> None:
         spreads.append(channel_spread(x))
         # One token with huge values would leave the rest dark.
         most = float(x.abs().flatten().float().quantile(0.995))
-        image = ax.imshow(x.abs(), aspect="auto", vmin=0, vmax=most, interpolation="nearest")
+        image = ax.imshow(
+            x.abs().numpy(), aspect="auto", vmin=0, vmax=most, interpolation="nearest"
+        )
         ax.set(xlabel="channel", xticks=range(0, x.shape[1], 16))
         ax.set_title(f"{name}: largest channel {spreads[-1]:.1f} × median")
         ax.grid(False)
