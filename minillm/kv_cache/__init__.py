@@ -5,7 +5,11 @@ import torch
 from minillm.config import ModelConfig
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.dense import DenseKVCache
+from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.kv_cache.sliding import SlidingKVCache
+
+# Kinds of quantized cache by name, and the bits of each.
+QUANTIZED = {"int8": 8, "int4": 4}
 
 
 def new_cache(
@@ -17,7 +21,21 @@ def new_cache(
     device: torch.device | str = "cpu",
     kind: str | None = None,
 ) -> KVCache:
-    """An empty cache of the kind that fits the model: sliding where a layer has a window."""
+    """An empty cache of the kind that fits the model: sliding where a layer has a window.
+
+    kind: "int8" or "int4" for a `QuantizedKVCache`. Raises ValueError for any other, and for what
+    that class refuses.
+    """
+    if kind is not None:
+        bits = quantized_bits(kind)
+        return QuantizedKVCache(config, batch_size, capacity, bits=bits, dtype=dtype, device=device)
     windowed = any(layer.sliding_window is not None for layer in config.layers)
-    cache = SlidingKVCache if windowed else DenseKVCache
-    return cache(config, batch_size, capacity, dtype=dtype, device=device)
+    fitting = SlidingKVCache if windowed else DenseKVCache
+    return fitting(config, batch_size, capacity, dtype=dtype, device=device)
+
+
+def quantized_bits(kind: str) -> int:
+    """Bits per code of a quantized cache by its name; ValueError for an unknown one."""
+    if kind not in QUANTIZED:
+        raise ValueError(f"the kind of KV cache is {kind!r}; known are {', '.join(QUANTIZED)}")
+    return QUANTIZED[kind]
