@@ -17,7 +17,7 @@ from torch import Tensor
 
 from minillm.model import Transformer
 from minillm.tokenizer import ChatTemplate
-from minillm.weights.load import Checkpoint
+from minillm.weights.checkpoint import Checkpoint
 from minillm.weights.safetensors import INDEX_FILE, SINGLE_FILE
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ SHARD_BYTES = 5_000_000_000
 PIECE_BYTES = 2**24
 
 # What the format calls the types that weights have.
-DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64"}
+DTYPES = FLOATS | {torch.int32: "I32"}  # words of packed codes
 
 Json = Mapping[str, Any]
 
@@ -60,7 +61,11 @@ def save_model(
     tokenizer: HasSave,
     chat_template: ChatTemplate | None,
 ) -> Path:
-    """Write a model to `folder` with the settings of where it came from; see `save_folder`."""
+    """Write a model to `folder` with the settings of where it came from; see `save_folder`.
+
+    Quantized layers are written as GPTQ files hold them. Raises ValueError, before anything is
+    written, where that is not possible.
+    """
     templates = chat_template.sources if chat_template else {}
     config = {
         key: value for key, value in source.tokenizer_config.items() if key != "chat_template"
@@ -68,10 +73,14 @@ def save_model(
     if templates.keys() - {"default"}:  # a file holds one, the configuration any number
         named = [{"name": name, "template": text} for name, text in templates.items()]
         config["chat_template"] = named
+    weights = Checkpoint(model, source.settings["model_type"])
+    settings = {k: v for k, v in source.settings.items() if k != "quantization_config"}
+    if weights.quantization_config:
+        settings["quantization_config"] = weights.quantization_config
     return save_folder(
         folder,
-        settings=source.settings,
-        weights=Checkpoint(model, source.settings["model_type"]),
+        settings=settings,
+        weights=weights,
         tokenizer=tokenizer,
         generation=source.generation or None,
         tokenizer_config=config,
@@ -108,7 +117,8 @@ def save_folder(
     forms = {name: _form(name, tensor) for name, tensor in weights.items()}
     values = Counter[torch.dtype]()
     for form in forms.values():
-        values[form.dtype] += form.shape.numel()
+        if form.dtype in FLOATS:
+            values[form.dtype] += form.shape.numel()
     dtype = str(values.most_common(1)[0][0] if values else torch.float32).removeprefix("torch.")
     settings = {key: value for key, value in settings.items() if key != "torch_dtype"}
     files = {
