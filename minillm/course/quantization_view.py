@@ -41,8 +41,9 @@ def row_view(row: Tensor, bits: int, group_size: int, symmetric: bool) -> str:
     """What rounding does to a row: bits per weight, errors, a picture, and its first weights."""
     stored = rounded(row, bits, group_size, symmetric)
     values, codes = stored.dequantize()[0], stored.codes[0]
-    error = values - row.detach().float()
-    relative = float(error.square().sum() / row.detach().float().square().sum())
+    weights = row.detach().float()
+    error = values - weights
+    relative = float(error.square().sum() / weights.square().sum().clamp(min=1e-30))
     size = stored.group_size
     grid = "symmetric" if symmetric else "asymmetric"
     each = bits_per_weight(bits, size)

@@ -86,7 +86,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "The weights of this notebook take an eighth of the bytes, and yet a token takes longer to "
+        "In INT4 the layers' weights take a seventh of the bytes, and yet a token takes longer to "
         "write. Why?",
         right=2,
         choices=(
