@@ -75,14 +75,10 @@ def quantize_groups(
     Raises ValueError for a group size that does not fit, NaN or infinite weights, and weights so
     large that the scale leaves float16.
     """
-    check_weight(weight)
-    N, C = weight.shape
-    size = C if group_size == -1 else group_size
-    check_group_size(size, C)
-    groups = weight.detach().float().reshape(N, -1, size)  # (N, G, size)
+    groups = split_groups(weight, group_size)  # (N, G, group_size)
     scales, zeros = group_grid(groups, bits, symmetric)
     codes = nearest_codes(groups, scales[..., None], zeros[..., None], bits)
-    return Quantized(codes.view(N, C), scales, zeros, bits)
+    return Quantized(codes.flatten(1), scales, zeros, bits)
 
 
 def group_grid(groups: Tensor, bits: int, symmetric: bool) -> tuple[Tensor, Tensor]:
@@ -121,6 +117,18 @@ def pack_nibbles(codes: Tensor) -> Tensor:
     """
     check_nibbles(codes)
     return codes[..., 0::2] | codes[..., 1::2] << 4
+
+
+def split_groups(weight: Tensor, group_size: int) -> Tensor:
+    """The weights (N, C) as (N, G, C/G), float32, without their gradient; -1: one group per row.
+
+    Raises ValueError for what is not a matrix of finite numbers, and a size that does not divide C.
+    """
+    check_weight(weight)
+    N, C = weight.shape
+    size = C if group_size == -1 else group_size
+    check_group_size(size, C)
+    return weight.detach().float().reshape(N, -1, size).contiguous()
 
 
 def check_nibbles(codes: Tensor) -> None:

@@ -26,7 +26,7 @@ def quantize_absmax(x: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
     float32, of a shape that broadcasts to it. Raises ValueError for NaN, infinity or no numbers.
     Source: Dettmers et al. 2022, arXiv 2208.07339, section 2.1 (per tensor) and 3.1 (per row).
     """
-    check_finite(x, "tensor")
+    check_numbers(x, dim)
     x = x.detach().float()
     largest = x.abs().max() if dim is None else x.abs().amax(dim, keepdim=True)
     # A row of zeros would be divided by zero; any other scale gives it the right codes.
@@ -80,6 +80,13 @@ class Int8Linear(CodedLinear):
     def from_linear(cls, linear: nn.Linear, threshold: float | None = 6.0) -> "Int8Linear":
         """The layer that takes the place of an `nn.Linear`."""
         return cls(linear.weight, linear.bias, threshold)
+
+
+def check_numbers(x: Tensor, dim: int | None) -> None:
+    """ValueError where there is nothing to take the largest of, or something that is not finite."""
+    if not x.numel() if dim is None else 0 in x.shape[-1:]:
+        raise ValueError(f"a tensor of shape {tuple(x.shape)} has no numbers to quantize")
+    check_finite(x, "number")
 
 
 def check_threshold(threshold: float | None) -> None:

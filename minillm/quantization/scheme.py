@@ -26,16 +26,20 @@ def check_bits(bits: int) -> None:
 
 def check_group_size(group_size: int, *widths: int) -> None:
     """ValueError for a group size that does not divide every width; it names some that do."""
-    whole = isinstance(group_size, int) and not isinstance(group_size, bool) and group_size > 0
-    for width in sorted(widths):
-        if not whole or width % group_size:
-            common = math.gcd(*widths)
-            fit = [size for size in (32, 64, 96, 128, 192, 256) if common % size == 0]
-            fit = fit or [size for size in range(min(common, 256), 0, -1) if common % size == 0][:4]
-            raise ValueError(
-                f"group_size is {group_size!r}, which does not divide the width of {width} "
-                f"columns; {', '.join(map(str, fit))} would, or -1 for one group per row"
-            )
+    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1:
+        raise ValueError(
+            f"group_size is {group_size!r}; a whole number of columns is needed, or -1 for one "
+            "group per row"
+        )
+    misfit = [width for width in sorted(widths) if width % group_size]
+    if misfit:
+        common = math.gcd(*widths)
+        fit = [size for size in (32, 64, 96, 128, 192, 256) if common % size == 0]
+        fit = fit or [size for size in range(min(common, 256), 0, -1) if common % size == 0][:4]
+        raise ValueError(
+            f"group_size is {group_size}, which does not divide the width of {misfit[0]} columns; "
+            f"{', '.join(map(str, fit))} would, or -1 for one group per row"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Scheme:
 
     method: "int8" rounds to 8 bits with one scale per row; "int4" rounds to 4 bits with a scale per
     group; "gptq" and "awq" do so too, but choose the codes or the scales with calibration text.
-    bits: 2 to 8. group_size: columns that share a scale; -1 is the whole row.
+    bits: 2 to 8, and for "int8" 8. group_size: columns that share a scale; -1 is the whole row.
     symmetric: no zero points. act_order: GPTQ takes the columns with the largest inputs first.
     """
 
@@ -53,6 +57,19 @@ class Scheme:
     group_size: int
     symmetric: bool
     act_order: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise ValueError(
+                f"quantize is {self.method!r}; known are {', '.join(get_args(Method))}"
+            )
+        check_bits(self.bits)
+        if self.method == "int8" and self.bits != 8:
+            raise ValueError(f"bits is {self.bits}; int8 has 8, and int4, gptq and awq take others")
+        if self.group_size != -1:
+            check_group_size(self.group_size)
+        if self.act_order and self.method != "gptq":
+            raise ValueError(f"act_order is for gptq; {self.method} takes no columns in turn")
 
     @classmethod
     def of(
@@ -70,11 +87,8 @@ class Scheme:
         Raises ValueError for an unknown method, bits outside 2 … 8, or a group size that does not
         divide every width; it names sizes that do.
         """
-        if method not in get_args(Method):
-            raise ValueError(f"quantize is {method!r}; known are {', '.join(get_args(Method))}")
         whole_rows = method == "int8"
         bits = (8 if whole_rows else 4) if bits is None else bits
-        check_bits(bits)
         if group_size is None:
             fit = [size for size in GROUP_SIZES if all(width % size == 0 for width in widths)]
             group_size = -1 if whole_rows or not fit else fit[0]
