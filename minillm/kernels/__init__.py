@@ -1,6 +1,7 @@
 """Kernels: the products that have no layer of their own, and what each one means.
 
-`reference` is the meaning in plain PyTorch. A faster backend is a module with the same functions.
+`reference` is the meaning in plain PyTorch. A faster backend is a module with the same products:
+`quantized_linear` and `int8_linear`.
 """
 
 from types import ModuleType

@@ -84,12 +84,13 @@ class Int8Linear(CodedLinear):
 
 def check_numbers(x: Tensor, dim: int | None) -> None:
     """ValueError where there is nothing to take the largest of, or something that is not finite."""
-    if not x.numel() if dim is None else 0 in x.shape[-1:]:
+    if not x.numel() if dim is None else x.ndim and not x.shape[dim]:
         raise ValueError(f"a tensor of shape {tuple(x.shape)} has no numbers to quantize")
     check_finite(x, "number")
 
 
 def check_threshold(threshold: float | None) -> None:
     """ValueError for a threshold that is not a positive number."""
-    if threshold is not None and not threshold > 0:
-        raise ValueError(f"threshold is {threshold}; a number above 0, or None for no outliers")
+    number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
+    if threshold is not None and not (number and threshold > 0):
+        raise ValueError(f"threshold is {threshold!r}; a number above 0, or None for no outliers")

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 
 from minillm.kernels import reference
 from minillm.quantization.int4 import Quantized, pack_nibbles
+from minillm.quantization.scheme import check_bits
 
 __all__ = ["QuantizedLinear"]
 
@@ -34,14 +36,16 @@ class CodedLinear(nn.Module):
         return sum(buffer.nbytes for buffer in self.buffers())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """What `.to`, `.half` and their like call. The scales move, but stay as exact as they are.
+        """What `.to`, `.half` and their like call. All but the bias moves without a change of type.
 
         In bfloat16 a scale, and all weights of its group with it, would be off by up to 0.4 %.
         """
-        scales = self.scales
+        before = {name: buffer for name, buffer in self.named_buffers() if name != "bias"}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.scales.dtype != scales.dtype:
-            self.scales = scales.to(self.scales.device)
+        for name, buffer in before.items():
+            after = self.get_buffer(name)
+            if after.dtype != buffer.dtype:
+                setattr(self, name, buffer.to(after.device))
         return self
 
 
@@ -57,7 +61,7 @@ class QuantizedLinear(CodedLinear):
     order: Tensor | None
 
     def __init__(self, quantized: Quantized, bias: Tensor | None = None) -> None:
-        check_shapes(quantized)
+        check_parts(quantized)
         codes, scales, zeros, code_bits, order = quantized
         C = codes.shape[1]
         bits = 4 if code_bits <= 4 and C % 2 == 0 else 8
@@ -86,8 +90,12 @@ class QuantizedLinear(CodedLinear):
         return cls(quantize(linear.weight.detach()), linear.bias)
 
 
-def check_shapes(quantized: Quantized) -> None:
+def check_parts(quantized: Quantized) -> None:
     """ValueError for codes, scales and zero points that do not belong together."""
+    check_bits(quantized.bits)
+    for name, part in (("codes", quantized.codes), ("zeros", quantized.zeros)):
+        if part.dtype != torch.uint8:
+            raise ValueError(f"{name} are {part.dtype}; torch.uint8 is needed")
     codes, scales, zeros = (tuple(x.shape) for x in quantized[:3])
     fit = len(codes) == len(scales) == 2 and scales == zeros and codes[0] == scales[0] > 0
     if not (fit and scales[1] and codes[1] and codes[1] % scales[1] == 0):

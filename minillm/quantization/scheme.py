@@ -106,8 +106,12 @@ class Scheme:
         quantize: "int8" or "int4", or a scheme. Raises ValueError for a method that needs
         calibration text, and for what `of` refuses.
         """
-        options = {"method": quantize} if isinstance(quantize, str) else asdict(quantize)
-        given = cls.of(widths=widths, **({"group_size": group_size} | options))
+        if isinstance(quantize, Scheme):
+            if group_size not in (None, quantize.group_size):
+                raise ValueError(f"group_size is {group_size!r}, but the scheme says {quantize}")
+            given = cls.of(widths=widths, **asdict(quantize))
+        else:
+            given = cls.of(quantize, widths, group_size=group_size)
         if given.method in CALIBRATED:
             raise ValueError(
                 f"quantize is {given.method!r}, which needs calibration text: "

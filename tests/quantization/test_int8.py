@@ -129,6 +129,7 @@ def test_numbers_that_repeat_themselves():
         (torch.tensor([True]), "torch.bool"),
         (torch.zeros(0), "no numbers"),
         (torch.zeros(2, 0), "no numbers"),
+        (torch.tensor(torch.nan), r"\[\] is nan"),
     ],
 )
 def test_what_cannot_be_quantized(x, message):
@@ -251,6 +252,8 @@ def test_state_bytes_and_gradients():
         (torch.ones(2, 3), None, 0.0, "threshold is 0.0"),
         (torch.ones(2, 3), None, torch.nan, "threshold is nan"),
         (torch.ones(2, 3), None, -6.0, "threshold is -6.0"),
+        (torch.ones(2, 3), None, "6", "threshold is '6'"),
+        (torch.ones(2, 3), None, True, "threshold is True"),
     ],
 )
 def test_what_is_no_layer(weight, bias, threshold, message):

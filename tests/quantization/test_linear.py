@@ -88,6 +88,11 @@ def test_a_change_of_type_leaves_the_weights_alone(dtype):
     torch.testing.assert_close(moved.float()(random(2, 64)), made(random(2, 64)), rtol=0, atol=0.02)
 
 
+def test_even_when_all_buffers_are_asked_to_change():
+    made, x = layer(), random(2, 64)
+    assert torch.equal(copy.deepcopy(made).type(torch.float32)(x), made(x))
+
+
 def test_moves_to_a_device():
     moved = layer().to("meta", torch.bfloat16)
     assert {buffer.device.type for buffer in moved.buffers()} == {"meta"}
@@ -132,7 +137,9 @@ def test_a_kernel_can_be_replaced():
         ({"codes": torch.zeros(6, 63, dtype=torch.uint8)}, None, r"codes \(6, 63\)"),
         ({"zeros": torch.zeros(6, 1, dtype=torch.uint8)}, None, r"zeros \(6, 1\)"),
         ({"codes": torch.full((6, 64), 16, dtype=torch.uint8)}, None, "a code is 16"),
-        ({"codes": torch.zeros(6, 64, dtype=torch.int8)}, None, "torch.int8"),
+        ({"codes": torch.zeros(6, 64, dtype=torch.int8)}, None, "codes are torch.int8"),
+        ({"zeros": torch.zeros(6, 2)}, None, "zeros are torch.float32"),
+        ({"bits": 16}, None, "bits is 16"),
         ({}, torch.zeros(5), r"bias has shape \(5,\); \(6,\) is needed"),
     ],
 )

@@ -83,6 +83,11 @@ def test_on_load_needs_no_text(method):
     assert Scheme.on_load("int4", SMOLLM2).group_size == 64
     assert Scheme.on_load("int4", SMOLLM2, 32).group_size == 32
     assert Scheme.on_load(Scheme("int4", 4, 96, True), SMOLLM2) == Scheme("int4", 4, 96, True)
+    assert Scheme.on_load(Scheme("int4", 4, 96, True), SMOLLM2, 96).group_size == 96
+    with pytest.raises(ValueError, match=r"group_size is 64, but the scheme says .*group_size=96"):
+        Scheme.on_load(Scheme("int4", 4, 96, True), SMOLLM2, 64)
+    with pytest.raises(ValueError, match="quantize is True; known are"):
+        Scheme.on_load(True, SMOLLM2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="needs calibration text"):
         Scheme.on_load(method, SMOLLM2)
     with pytest.raises(ValueError, match="32, 64, 96, 192 would"):
