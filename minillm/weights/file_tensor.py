@@ -59,15 +59,17 @@ class FileTensor:
         misplaced = self.mapped.data_ptr() % self.mapped.element_size()
         return self.mapped.clone() if misplaced else self.mapped
 
-    def to(self, *, device: torch.device | str, dtype: torch.dtype) -> torch.Tensor:
+    def to(
+        self, *, device: torch.device | str, dtype: torch.dtype, copy: bool = False
+    ) -> torch.Tensor:
         """The values on `device` in `dtype`, rounded to nearest where it is narrower.
 
-        A view of the file where both are the file's own. Otherwise needs little memory beyond the
-        result: the file is read CHUNK or DEVICE_CHUNK values at a time.
+        A view of the file where both are the file's own, unless a copy is wanted. Otherwise needs
+        little memory beyond the result: the file is read CHUNK or DEVICE_CHUNK values at a time.
         Raises ValueError where the file has become shorter since it was opened.
         """
         device = torch.device(device)
-        if device.type == "cpu" and dtype == self.dtype:
+        if device.type == "cpu" and dtype == self.dtype and not copy:
             return self.view()
         placed = torch.empty(self.shape, device=device, dtype=dtype)
         flat = placed.view(-1)

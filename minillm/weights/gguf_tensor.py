@@ -49,12 +49,15 @@ class GGUFTensor:
         """True: other tensors are refused when the file is opened."""
         return True
 
-    def to(self, *, device: torch.device | str = "cpu", dtype: torch.dtype) -> Tensor:
+    def to(
+        self, *, device: torch.device | str = "cpu", dtype: torch.dtype, copy: bool = False
+    ) -> Tensor:
         """The values as a tensor, a few rows at a time, so that nothing else of its size exists.
 
-        Values that lie in the file just as they are asked for are a view of the file's pages.
+        Values that lie in the file just as they are asked for are a view of the file's pages,
+        unless a copy is wanted.
         """
-        if self.kind in PLAIN and self.order is None and not self.added:
+        if self.kind in PLAIN and self.order is None and not self.added and not copy:
             return self._values(self.data).view(self.shape).to(device=device, dtype=dtype)
         result = torch.empty(self.shape, dtype=dtype, device=device)
         rows, first = result.view(len(self.data), -1), 0

@@ -1,7 +1,7 @@
 """From a checkpoint's tensors to a `Transformer` that runs: checked by name and shape, placed."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,6 +13,7 @@ from minillm.families import checkpoint_names
 from minillm.model import Transformer
 from minillm.quantization.int4 import Quantized
 from minillm.quantization.linear import QuantizedLinear, put, quantizable
+from minillm.quantization.memory import trim
 from minillm.quantization.scheme import Scheme
 
 
@@ -26,8 +27,8 @@ class StoredTensor(Protocol):
     def is_floating_point(self) -> bool:
         """Whether it holds numbers that can be weights."""
 
-    def to(self, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
-        """Its values; the stored ones themselves where nothing changes."""
+    def to(self, *, device: torch.device | str, dtype: torch.dtype, copy: bool = False) -> Tensor:
+        """Its values; the stored ones themselves where nothing changes, unless copied."""
 
 
 @runtime_checkable
@@ -82,9 +83,9 @@ def load_transformer(
         more = f" (and {len(problems) - 8} more)" if len(problems) > 8 else ""
         raise ValueError("weights do not fit: " + "; ".join(sorted(problems)[:8]) + more)
     linears = {f"{name}.weight": linear for name, linear in quantizable(model).items()}
-    scheme = None
+    scheme, packed = None, any(isinstance(tensor, PackedTensor) for tensor in found.values())
     if quantize is not None:
-        if any(isinstance(tensor, PackedTensor) for tensor in found.values()):
+        if packed:
             raise ValueError(f"quantize is {quantize!r}, but the model's files are quantized")
         widths = {linear.in_features for linear in linears.values()}
         scheme = Scheme.on_load(quantize, widths, group_size)
@@ -94,8 +95,11 @@ def load_transformer(
         if numbers := _whole_numbers(found[name], scheme if parts[0] in linears else None, device):
             for part, piece in zip(parts, _split(numbers, sizes), strict=True):
                 _replace(model, part.removesuffix(".weight"), piece, tensors)
+            trim()
         else:
-            values = found[name].to(device=device, dtype=dtype)
+            # Views would keep the whole file mapped, and the pages of it that were read.
+            copy = packed or scheme is not None
+            values = found[name].to(device=device, dtype=dtype, copy=copy)
             pieces = torch.split(values, sizes)  # views
             tensors.update(zip(parts, pieces, strict=True))
         placed(math.prod(found[name].shape))
@@ -111,7 +115,7 @@ def _whole_numbers(
         return stored.quantized(device)
     if scheme is None:
         return None
-    return scheme.round(stored.to(device=device, dtype=torch.float32))
+    return scheme.round(stored.to(device=device, dtype=torch.float32, copy=True))
 
 
 def _split(numbers: Quantized, sizes: list[int]) -> list[Quantized]:
@@ -171,24 +175,3 @@ def _checkpoint(
 def _equal(a: StoredTensor | Tensor, b: StoredTensor | Tensor) -> bool:
     both = (x.to(device="cpu", dtype=torch.float32) for x in (a, b))
     return torch.equal(*both)
-
-
-class Checkpoint(Mapping[str, Tensor]):
-    """The tensors of a model as its family's checkpoints name them: the way back.
-
-    What they hold as one tensor is put together when it is asked for.
-    """
-
-    def __init__(self, model: Transformer, model_type: str) -> None:
-        self._tensors = model.state_dict()
-        self._names = checkpoint_names(model_type, self._tensors)
-
-    def __getitem__(self, name: str) -> Tensor:
-        parts = [self._tensors[part] for part in self._names[name]]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

@@ -57,7 +57,7 @@ class PackedTensor:
         """True: so is what it stands for."""
         return True
 
-    def to(self, *, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+    def to(self, *, device: torch.device | str, dtype: torch.dtype, copy: bool = True) -> Tensor:
         """The weight, dequantized in float32 and rounded to `dtype`. Raises as `quantized`."""
         return self.quantized(device).dequantize().to(dtype)
 
@@ -70,7 +70,7 @@ class PackedTensor:
         """
         scales = self._scales(device)
         order = self._order(scales.shape[1])
-        words = self.parts["qweight"].to(device=device, dtype=torch.int32)
+        words = self.parts["qweight"].to(device=device, dtype=torch.int32, copy=True)
         if self.packing.layout == "awq":
             codes = self._in_order(unpack_words(words, self.bits)).t().contiguous()  # (N, C)
         else:
