@@ -20,6 +20,7 @@ LEVELS = (
     ("quantization",),
     ("kv_cache",),
     ("model",),
+    ("calibration",),
     ("weights", "generate", "device", "quantize"),
     ("streaming",),
     ("llm", "gqa"),
