@@ -22,7 +22,7 @@ unexport PROMPT
 LAB_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder parity check format fuzz clean
+.PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder parity quality check format fuzz clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,9 @@ test-binder: setup ## Binder's environment from its own files, and the notebooks
 
 parity: setup ## the table of differences from transformers, family by family (minutes)
 	@$(BIN)/python tools/parity.py $(ARGS)
+
+quality: setup ## what fewer bits cost: bytes, perplexity and KL of each way to quantize (minutes)
+	@$(BIN)/python tools/quality.py $(ARGS)
 
 check: env ## ruff, mypy and the notebook check (under a minute)
 	@$(BIN)/ruff check .
