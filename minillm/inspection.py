@@ -6,6 +6,7 @@ from typing import Any
 
 from minillm.config import LayerConfig, ModelConfig, RopeConfig
 from minillm.hf_config import read_config
+from minillm.hf_quantization import Packing, read_packing
 from minillm.quantization.scheme import Scheme
 from minillm.weights.pull import resolve
 from minillm.weights.source import open_source
@@ -25,7 +26,7 @@ def inspect_model(name: str) -> dict[str, Any]:
     source = open_source(resolve(name))
     config = read_config(source.settings)
     parameters, context = config.num_parameters(), config.max_position_embeddings
-    layers = Counter(config.layers)
+    layers, packing = Counter(config.layers), read_packing(source.settings)
     return {
         "model": str(source.path),
         "model_type": source.settings["model_type"],
@@ -41,22 +42,22 @@ def inspect_model(name: str) -> dict[str, Any]:
         "feed-forward": config.activation,
         "norms around sublayers": config.norms,
         "q/k norm": config.qk_norm,
+        "quantized": _packing(packing) if packing else "no",
         "tied output head": config.tie_word_embeddings,
         "parameters": parameters,
         "of these in the embedding": config.vocab_size * config.hidden_size,
         "of these at work for a token": parameters - idle_parameters(config),
         "bytes of the weight files": weight_file_bytes(source.path),
-        "weight bytes": {kind: parameters * size for kind, size in BYTES.items()},
-        "weight bytes, layers quantized": {
-            f"{method}, rest in {kind}": quantized_bytes(config, method, BYTES[kind])
-            for method in ("int8", "int4")
-            for kind in ("float32", "bfloat16")
-        },
+        "weight bytes": _weight_bytes(config, packing),
         "cache bytes per token": {
             kind: config.cache_bytes_per_token(size) for kind, size in BYTES.items()
         },
         "cache bytes, full context": {
             kind: cache_bytes(config, context, size) for kind, size in BYTES.items()
+        }
+        | {
+            f"int{bits} + float32": quantized_cache_bytes(config, context, bits, BYTES["float32"])
+            for bits in (8, 4)
         },
     }
 
@@ -116,6 +117,22 @@ def cache_bytes(config: ModelConfig, num_tokens: int, bytes_per_value: int) -> i
     return values * sum(kept) * bytes_per_value
 
 
+def quantized_cache_bytes(
+    config: ModelConfig, capacity: int, bits: int, bytes_per_value: int
+) -> int:
+    """Bytes that a row takes in a `QuantizedKVCache` with keys per channel.
+
+    N = capacity // 32 blocks of 32 tokens as codes, with 4 bytes for scale and minimum of each
+    group, and an open block in the model's dtype. Where D is a multiple of 32, all groups have 32
+    values, and it is 2 · L · K · D · 32 · (N · (bits + 1) / 8 + bytes_per_value).
+    """
+    L, K, D = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+    channels = next(size for size in range(32, 0, -1) if D % size == 0)
+    groups = D + 32 * D // channels  # of keys and of values, in one block
+    full = 2 * 32 * D * bits // 8 + 4 * groups
+    return L * K * (capacity // 32 * full + 2 * 32 * D * bytes_per_value)
+
+
 def idle_parameters(config: ModelConfig) -> int:
     """Weights of the experts that the router does not choose, for any one token."""
     unused = [
@@ -125,6 +142,25 @@ def idle_parameters(config: ModelConfig) -> int:
         if layer.experts
     ]
     return 3 * config.hidden_size * sum(unused)
+
+
+def _weight_bytes(config: ModelConfig, packing: Packing | None) -> dict[str, int]:
+    """Bytes in memory by dtype, and with layers that are quantized, by their files or on loading."""
+    if packing:
+        given = Scheme("int4", packing.bits, packing.group_size, packing.symmetric)
+        return {
+            f"quantized + {kind}": quantized_bytes(config, given, BYTES[kind]) for kind in BYTES
+        }
+    found = {kind: config.num_parameters() * size for kind, size in BYTES.items()}
+    for method in ("int8", "int4"):
+        for kind in ("float32", "bfloat16"):
+            found[f"{method} + {kind}"] = quantized_bytes(config, method, BYTES[kind])
+    return found
+
+
+def _packing(packing: Packing) -> str:
+    groups = "rows" if packing.group_size == -1 else f"groups of {packing.group_size}"
+    return f"{packing.bits} bits, {groups}, in the layout of {packing.layout.upper()}"
 
 
 def _layer(layer: LayerConfig) -> str:
