@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minillm.course.checks.kit import Exercise, Value
 from minillm.quantization.int4 import pack_nibbles
+from minillm.quantization.int8 import quantize_absmax
 
 # --- 07.absmax and 07.outlier. The largest of the eight is 3.81, so that the scale is 0.03.
 
@@ -24,7 +25,7 @@ Int8 = tuple[Tensor, Tensor]
 
 def int8_rows(weight: Tensor) -> Int8:
     """Codes from -127 to 127, and a scale for each row."""
-    return _int8(weight, weight.abs().amax(dim=1, keepdim=True))
+    return quantize_absmax(weight, dim=-1)
 
 
 def _int8(weight: Tensor, largest: Tensor, levels: int = 127) -> Int8:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minillm.course import plots
 from minillm.quantization.int4 import Quantized
+from minillm.quantization.statistics import output_error
 
 PANELS = ((-1.0, 1.0), (0.0, 0.02), (0.5, 0.52))
 # The weight methods of the last figure, each with a colour and a marker of its own.
@@ -129,12 +130,6 @@ def group_scales(row: Tensor, whole: Quantized, grouped: Quantized) -> None:
     )
 
 
-def output_error(weights: Tensor, hessian: Tensor, choice: Tensor) -> float:
-    """(w - q)ᵀ H (w - q), the mean squared error of a row's output."""
-    difference = weights - choice
-    return float(difference @ hessian @ difference)
-
-
 def gptq_row(weights: Tensor, hessian: Tensor, rounded: Tensor, compensated: Tensor) -> None:
     """The output's error over a plane of two weights, and two choices on its grid."""
     points = torch.stack([weights, rounded.float(), compensated.float()])
@@ -152,7 +147,7 @@ def gptq_row(weights: Tensor, hessian: Tensor, rounded: Tensor, compensated: Ten
     ax.plot(*weights, "x", color=plots.BLACK, markersize=9, mew=2, label="the weights")
     errors = []
     for i, (name, choice) in enumerate((("nearest", rounded), ("GPTQ", compensated))):
-        errors.append(output_error(weights, hessian, choice.float()))
+        errors.append(output_error((weights - choice)[None], hessian))
         ax.plot(*choice, plots.MARKERS[i + 1], color=plots.COLOURS[i + 1], markersize=9,
                 label=f"{name}: error {errors[i]:.2g}")  # fmt: skip
     ax.set(xlabel="first weight", ylabel="second weight", aspect="equal")
@@ -175,9 +170,9 @@ def awq_search(exponents: Sequence[float], errors: Sequence[float]) -> None:
     best = min(range(len(relative)), key=relative.__getitem__)
     fig, ax = plt.subplots()
     ax.plot(exponents, relative, marker=plots.MARKERS[0])
-    ax.plot(exponents[best], relative[best], plots.MARKERS[3], color=plots.VERMILION, markersize=10)
-    ax.annotate(f"α = {exponents[best]:g}: {relative[best]:.2f}", (exponents[best], relative[best]),
-                xytext=(0, -16), ha="center", textcoords="offset points")  # fmt: skip
+    lowest = exponents[best], relative[best]
+    ax.plot(*lowest, plots.MARKERS[3], color=plots.VERMILION, markersize=10)
+    ax.annotate(f"α = {lowest[0]:.2f}: {lowest[1]:.2f}", lowest, xytext=(0, -16), ha="center", textcoords="offset points")  # fmt: skip
     ax.axhline(1, color=plots.BLACK, linewidth=1, linestyle=":")
     ax.set(xlabel="exponent α: channels are scaled by (mean |x|) to the power α",
            ylabel="output error, relative")  # fmt: skip
@@ -187,7 +182,7 @@ def awq_search(exponents: Sequence[float], errors: Sequence[float]) -> None:
     plots.show(
         fig,
         alt=f"The layer's output error against the exponent: 1 without scaling, "
-        f"{relative[best]:.2f} at {exponents[best]:g}, {relative[-1]:.2f} at {exponents[-1]:g}.",
+        f"{relative[best]:.2f} at {exponents[best]:.2f}, {relative[-1]:.2f} at {exponents[-1]:g}.",
     )
 
 
