@@ -23,9 +23,9 @@ def quantization_config(
 ) -> dict[str, Any] | None:
     """What config.json says of a model's quantized layers; None where there are none.
 
-    layers: all of them, by name. Zero points are written less 1, as every reader of GPTQ files
-    expects, unless one of them is 0: readers disagree on what that becomes, and the second version
-    of the format, which stores zero points as they are, has no such case.
+    layers: all of them, by name. Symmetric ones are written in the first version of the format,
+    which every reader of GPTQ files knows. It stores zero points less 1, and readers disagree on
+    what becomes of a 0; other layers are written in the second, which stores them as they are.
     Raises ValueError for layers that differ in bits or group size, or that have bits for which
     there is no layout, and for a model that is quantized in part.
     """
@@ -41,13 +41,14 @@ def quantization_config(
             f"{' or '.join(map(str, BITS))}, the same for all"
         )
     middle = 2 ** (max(bits) - 1)
+    symmetric = all(bool((layer.zeros == middle).all()) for layer in quantized)
     return {
         "quant_method": "gptq",
         "bits": bits.pop(),
         "group_size": _group_size(quantized),
-        "sym": all(bool((layer.zeros == middle).all()) for layer in quantized),
+        "sym": symmetric,
         "desc_act": any(layer.order is not None for layer in quantized),
-        "checkpoint_format": "gptq" if all(bool(x.zeros.all()) for x in quantized) else "gptq_v2",
+        "checkpoint_format": "gptq" if symmetric else "gptq_v2",
         "lm_head": "lm_head" in layers,
         "pack_dtype": "int32",
         "meta": {"quantizer": [f"minillm:{__version__}"]},
