@@ -1,4 +1,6 @@
-"""Calibration: a stream through the blocks is the model's own forward pass, and what it observes."""
+"""Calibration: blocks run one by one are the model, and layers are observed with their inputs."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from tests.parity.models import RICHEST, save, saved, token_ids
 from tests.parity.random_models import random_case
 
 
-def assert_runs_as_the_model(model):
+def assert_runs_as_the_model(model: Any):
     sequences = [token_ids(1, n, seed=n)[0].tolist() for n in (LENGTH, 7, LENGTH, 1)]
     stream = Stream(model, sequences)
     for block in model.layers:
@@ -61,7 +63,7 @@ class Recorder(nn.Module):
 def test_each_linear_layer_is_observed_with_its_own_inputs(name):
     model = measure.ours(saved(name))
     stream = Stream(model, [token_ids(1, n, seed=n)[0].tolist() for n in (33, 21)])
-    block = model.layers[0]
+    block: Any = model.layers[0]
     linears = quantizable(block)
     statistics, outputs = observe(block, stream, list(linears))
     assert not any(module._forward_pre_hooks for module in block.modules())
@@ -80,7 +82,7 @@ def test_each_linear_layer_is_observed_with_its_own_inputs(name):
 
 def test_layers_that_share_an_input_share_its_statistics():
     model = measure.ours(saved("llama-tied"))
-    block = model.layers[0]
+    block: Any = model.layers[0]
     found, _ = observe(block, Stream(model, [[1, 2, 3]]), list(quantizable(block)))
     shared = {path: id(statistics) for path, statistics in found.items()}
     assert len(set(shared.values())) == 4

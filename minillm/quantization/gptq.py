@@ -55,11 +55,11 @@ def gptq(
     size = C if group_size == -1 else group_size
     check_group_size(size, C)
     check_hessian(hessian, C)
-    order = torch.arange(C, device=weight.device)
+    W, order = weight.detach().float().clone(), None
     if act_order:
         order = hessian.diagonal().argsort(descending=True, stable=True)
-    W = weight.detach().float()[:, order]  # a copy
-    U = inverse_factor(hessian[order][:, order], damping)
+        W, hessian = W[:, order], hessian[order][:, order]
+    U = inverse_factor(hessian, damping)
     # Blocks and groups nest, so that a group begins where all that is known has been applied.
     block = max(n for n in range(1, block_size + 1) if n % size == 0 or size % n == 0)
     codes = torch.empty(N, C, dtype=torch.uint8, device=W.device)
@@ -77,7 +77,7 @@ def gptq(
             W[:, j + 1 : stop] -= torch.outer(errors[:, j - start], U[j, j + 1 : stop])
         W[:, stop:] -= errors @ U[start:stop, stop:]
     scales, zeros = (torch.stack(parts, dim=1) for parts in zip(*grid, strict=True))  # (N, G)
-    return Quantized(codes, scales, zeros, bits, order if act_order else None)
+    return Quantized(codes, scales, zeros, bits, order)
 
 
 def inverse_factor(hessian: Tensor, damping: float = 0.01) -> Tensor:
@@ -93,15 +93,16 @@ def inverse_factor(hessian: Tensor, damping: float = 0.01) -> Tensor:
     Raises ValueError for a matrix that is not one of second moments.
     """
     diagonal = hessian.diagonal()
-    upper: Tensor
+    factor: Tensor
     for attempt in range(ATTEMPTS):
         added = damping * 10**attempt * diagonal.mean()
         damped = hessian + torch.diag(torch.where(diagonal == 0, 1.0, added))
-        lower, failed = torch.linalg.cholesky_ex(damped)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        del damped  # of a wide layer these matrices are the most that is in memory
         if not failed:
-            upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-        if not failed and bool(upper.isfinite().all()):
-            return upper
+            factor, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(factor), upper=True)
+        if not failed and bool(factor.isfinite().all()):
+            return factor
     raise ValueError(
         f"the Hessian has no Cholesky factor, even with {added:g} added to its diagonal (its mean "
         f"is {diagonal.mean():g}); it must be a mean of products x·xᵀ"
