@@ -23,8 +23,8 @@ def new_cache(
 ) -> KVCache:
     """An empty cache of the kind that fits the model: sliding where a layer has a window.
 
-    kind: "int8" or "int4" for a `QuantizedKVCache`. Raises ValueError for any other, and for what
-    that class refuses.
+    kind: "int8" or "int4" for a `QuantizedKVCache`, which keeps every token, windows or not.
+    Raises ValueError for any other, and for what that class refuses.
     """
     if kind is not None:
         bits = quantized_bits(kind)

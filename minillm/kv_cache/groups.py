@@ -2,7 +2,7 @@
 
 Keys and values differ in what they need. A few channels of the keys are far larger than the others,
 at every token: with one scale per token they would set the step of all channels, so each channel
-has its own. Values have no such channels, and there each token has its own scales.
+has its own. The channels of values are more alike, and there each token has its own scales.
 """
 
 from typing import NamedTuple

@@ -19,12 +19,13 @@ BLOCK = 32
 
 
 class BlockStep(NamedTuple):
-    """How one step reads and writes every layer; B rows go from `first` blocks to `last` full ones.
+    """How one step reads and writes every layer.
 
-    width: blocks that the step touches in a row, at most.
-    tokens: (3, N), of each new token its row, its place in the step, its place from `first` on.
-    filled: (3, M), of each block that becomes full its row, its number from `first` on and in all.
-    open: (3, B), the same of the block that a row ends in.
+    A row's new tokens begin in its open block, and may fill that and further ones.
+    width: so many blocks, from the open one on, at most.
+    tokens: (3, N), for each new token: its row, its place in the step, its place in these blocks.
+    filled: (3, M), for each block that becomes full: its row, its number among these, and in all.
+    open: (3, B), the same for the block that is open afterwards, one of each row.
     k_positions: (B, S).
     """
 
