@@ -26,7 +26,7 @@ def dequantize(codes: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
     Returns (N, C), float32.
     """
     N, G = scales.shape
-    grouped = codes.reshape(N, G, -1).float() - zeros[..., None].float()  # (N, G, C/G)
+    grouped = codes.view(N, G, -1).float() - zeros[..., None].float()  # (N, G, C/G)
     return (grouped * scales[..., None].float()).view(N, -1)
 
 

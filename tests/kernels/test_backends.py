@@ -127,21 +127,17 @@ def test_int8_linear(kernels, shape, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_int8_sums_are_exact_past_float32(kernels, device):
-    """Partial sums reach 2^26 and cancel, but for a few ones: float32 loses some of those."""
-    half, ones = 4_096, 37
-    x = np.full((2, 2 * half + ones), 127, dtype=np.int8)
-    w = np.full((3, 2 * half + ones), 127, dtype=np.int8)
-    w[:, half : 2 * half] = -127
-    x[:, 2 * half :] = w[:, 2 * half :] = 1
-    one = np.ones((3, 1), dtype=np.float32)
-    found = kernels.int8_linear(*on(device, x, one[:2], w, one))
-    assert torch.equal(found.cpu(), torch.full((2, 3), float(ones)))
-    rng = np.random.default_rng(1)
-    x, w = np.abs(whole_numbers(rng, 5, 3_001)), np.abs(whole_numbers(rng, 7, 3_001))
-    sums = x.astype(np.int64) @ w.astype(np.int64).T
+    """Sums of 2^27 and more, where float32 holds multiples of 16; and the same taken away again."""
+    C, rng = 50_000, np.random.default_rng(1)
+    x, w = np.abs(whole_numbers(rng, 5, C)), np.abs(whole_numbers(rng, 7, C))
     one = np.ones((7, 1), dtype=np.float32)
     found = kernels.int8_linear(*on(device, x, one[:5], w, one))
+    sums = x.astype(np.int64) @ w.astype(np.int64).T
+    assert sums.min() > 2**27
     np.testing.assert_array_equal(found.cpu().numpy(), sums.astype(np.float32))
+    x, w = np.hstack([x, x, x[:, :37] * 0 + 1]), np.hstack([w, -w, w[:, :37] * 0 + 1])
+    found = kernels.int8_linear(*on(device, x, one[:5], w, one))
+    assert torch.equal(found.cpu(), torch.full((5, 7), 37.0))
 
 
 def test_dequantize_is_exact():
