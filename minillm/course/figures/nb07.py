@@ -172,7 +172,8 @@ def awq_search(exponents: Sequence[float], errors: Sequence[float]) -> None:
     ax.plot(exponents, relative, marker=plots.MARKERS[0])
     lowest = exponents[best], relative[best]
     ax.plot(*lowest, plots.MARKERS[3], color=plots.VERMILION, markersize=10)
-    ax.annotate(f"α = {lowest[0]:.2f}: {lowest[1]:.2f}", lowest, xytext=(0, -16), ha="center", textcoords="offset points")  # fmt: skip
+    ax.annotate(f"α = {lowest[0]:.2f}: {lowest[1]:.2f}", lowest, xytext=(0, -16),
+                ha="center", textcoords="offset points")  # fmt: skip
     ax.axhline(1, color=plots.BLACK, linewidth=1, linestyle=":")
     ax.set(xlabel="exponent α: channels are scaled by (mean |x|) to the power α",
            ylabel="output error, relative")  # fmt: skip
