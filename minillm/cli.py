@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   minillm inspect smollm2
   minillm generate "Tell me a long story." --window 256 --sinks 4 --max-new-tokens 2000
   minillm eval smollm2 --text notes.txt --compare-dtype bfloat16
+  minillm eval smollm2 --text notes.txt --compare-quantize int4
   minillm save model.gguf --out model --dtype bfloat16
   minillm generate "What is the capital of France?" --quantize int4 --kv-cache int8
   minillm quantize smollm2 --method gptq --group-size 64 --out smollm2-gptq
@@ -190,6 +191,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--compare-dtype", metavar="DTYPE", help="the type in which OTHER runs (default: --dtype)"
     )
+    for name, default in (("quantize", "--quantize"), ("kv-cache", "--kv-cache")):
+        evaluate.add_argument(
+            f"--compare-{name}",
+            choices=["int8", "int4"],
+            help=f"how OTHER is quantized, {default}'s values (default: {default})",
+        )
     evaluate.add_argument("--json", action="store_true", help="print as JSON")
     _add_running(evaluate)
 

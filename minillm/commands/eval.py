@@ -11,15 +11,23 @@ from minillm.commands.options import load, read_text
 from minillm.eval import Divergence, Reading, compare, perplexity, read, window_shape
 from minillm.llm import LLM
 
+# Options that --compare-… sets for the other model.
+COMPARED = ("dtype", "quantize", "kv_cache")
+
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the figures, one a line, or all as JSON."""
     text = read_text(arguments.text)
-    llm = load(arguments)
+    # A group size alone is that of the other model.
+    alone = arguments.compare_quantize and not arguments.quantize
+    llm = load(_changed(arguments, group_size=None if alone else arguments.group_size))
     context, stride = window_shape(llm.config, arguments.context, arguments.stride)
     ids = llm.tokenizer.encode(text)
     readings = _with_bar(read(llm, ids, context=context, stride=stride), len(ids) - 1)
-    other = load(_other(arguments)) if arguments.compare or arguments.compare_dtype else None
+    compared = {name: getattr(arguments, f"compare_{name}") for name in COMPARED}
+    wanted = {name: value for name, value in compared.items() if value is not None}
+    wanted |= {"model": arguments.compare or arguments.model}
+    other = load(_changed(arguments, **wanted)) if arguments.compare or len(wanted) > 1 else None
     started = time.perf_counter()
     if other:
         divergence = compare(readings, read(other, text, context=context, stride=stride))
@@ -50,13 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
 
 
-def _other(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The options as they stand for the model that --compare and --compare-dtype name."""
-    changed = {
-        "model": arguments.compare or arguments.model,
-        "dtype": arguments.compare_dtype or arguments.dtype,
-    }
-    return argparse.Namespace(**(vars(arguments) | changed))
+def _changed(arguments: argparse.Namespace, **changes: Any) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(arguments) | changes))
 
 
 def _comparison(
@@ -65,6 +68,8 @@ def _comparison(
     return {
         "compared with": arguments.compare or arguments.model,
         "its dtype": str(other.dtype).removeprefix("torch."),
+        "its layers": arguments.compare_quantize or arguments.quantize or "as in its files",
+        "its KV cache": other.kv_cache or "as its dtype",
         "its perplexity": divergence.other.perplexity,
         "KL divergence, nats": divergence.mean,
         "KL median": divergence.median,

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from minillm.calibration import calibration_sequences, course_calibration_text
-from minillm.calibration import calibration_sequences, course_calibration_text
 from minillm.commands.options import read_text
 from minillm.llm import LLM
 from minillm.quantization.linear import quantizable

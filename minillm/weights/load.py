@@ -89,6 +89,8 @@ def load_transformer(
             raise ValueError(f"quantize is {quantize!r}, but the model's files are quantized")
         widths = {linear.in_features for linear in linears.values()}
         scheme = Scheme.on_load(quantize, widths, group_size)
+    elif group_size is not None:
+        raise ValueError(f"group_size is {group_size}, but nothing is quantized")
     tensors: dict[str, Tensor] = {}
     for name, parts in stored.items():
         sizes = [len(wanted[part]) for part in parts]
