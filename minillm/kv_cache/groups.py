@@ -71,8 +71,9 @@ def quantize_kv(x: Tensor, group: tuple[int, int], bits: int) -> KVGroups:
     minima = -rounded_up(-groups.amin(dim=(-3, -1)))  # (…, T/t, D/c)
     above = groups - minima.float()[..., :, None, :, None]
     scales = rounded_up(above.amax(dim=(-3, -1)) / top)
-    scales = torch.where(scales == 0, 1, scales)  # equal values: all codes are 0
     steps = (above / scales.float()[..., :, None, :, None]).round().clamp(0, top)
+    # A step is NaN where all values are equal (0 / 0) or one is NaN: whatever the code, scale and
+    # minimum say it all.
     codes = steps.nan_to_num().to(torch.uint8).view(x.shape)
     return KVGroups(pack_nibbles(codes) if bits == 4 else codes, scales, minima)
 

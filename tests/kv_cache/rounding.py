@@ -18,7 +18,9 @@ def round_trip_of_a_group(values: np.ndarray, bits: int) -> np.ndarray:
     """What a group's codes stand for; any shape, float32."""
     low = np.float32(bfloat16_below(float(values.min())))
     step = (values.max() - low) / np.float32(2**bits - 1)
-    scale = np.float32(-bfloat16_below(-float(step))) or np.float32(1)
+    scale = np.float32(-bfloat16_below(-float(step)))
+    if scale == 0:
+        return np.full_like(values, low)
     codes = np.minimum(np.rint((values - low) / scale), np.float32(2**bits - 1))
     return np.asarray(codes * scale + low, dtype=np.float32)
 
