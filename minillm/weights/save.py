@@ -116,8 +116,8 @@ def save_folder(
         raise FileExistsError(f"{folder} is there already; a new or an empty folder is needed")
     forms = {name: _form(name, tensor) for name, tensor in weights.items()}
     values = Counter[torch.dtype]()
-    for form in forms.values():
-        if form.dtype in FLOATS:
+    for name, form in forms.items():
+        if form.dtype in FLOATS and not name.endswith(".scales"):  # packed weights have their own
             values[form.dtype] += form.shape.numel()
     dtype = str(values.most_common(1)[0][0] if values else torch.float32).removeprefix("torch.")
     settings = {key: value for key, value in settings.items() if key != "torch_dtype"}
