@@ -97,6 +97,7 @@ def quantize_model(
         for index, block in enumerate(_bar(model.layers, progress)):
             with _named(f"layers.{index}"):
                 error, few = quantize_block(cast(Block, block), stream, scheme)
+            trim()  # the statistics are gone now
             errors.append(error)
             rounded += [f"layers.{index}.{path}" for path in few]
     else:
