@@ -10,7 +10,10 @@ import torch
 from minillm.course import check
 from minillm.course.checks.nb07 import EIGHT, SPIKED, gptq_column, int8_rows, zero_point
 from minillm.course.figures import nb07 as figures
+from minillm.course.layer_inputs import keys_and_values
+from minillm.course.probes import doc_ids
 from minillm.course.quantization_view import bits_per_weight, rounded, row_explorer, row_view
+from minillm.course.trace import hidden_states
 from minillm.quantization.gptq import gptq, inverse_factor
 from minillm.quantization.int4 import quantize_groups
 from minillm.quantization.int8 import quantize_absmax
@@ -182,6 +185,53 @@ def test_labels_move_apart():
     assert [moved.index(place) for place in order] == [0, 1, 3, 2]
     assert all(b - a > 0.0999 for a, b in pairwise(order))
     assert figures.apart([], 0.1) == []
+
+
+# --- Facts, measured
+
+
+def test_seven_billion_weights():
+    sizes = [7e9 * (4 + 24 / size) / 8e9 for size in (128, 32)]
+    assert sizes == pytest.approx([3.66, 4.16], abs=0.01)
+
+
+def test_one_scale_for_the_residual_stream_loses_the_text(llm):
+    x = hidden_states(llm, doc_ids(llm, 300))[12]
+    assert float(x[0, 507].abs()) == pytest.approx(22_552, rel=1e-3)
+    assert float(x[1:].abs().max()) == pytest.approx(108, abs=1)
+    assert float(x[1:].abs().median()) == pytest.approx(1.5, abs=0.05)
+    codes, scale = quantize_absmax(x)
+    assert float(scale) == pytest.approx(178, abs=1)
+    assert float((codes[1:] != 0).float().mean()) < 1e-4
+    assert float((quantize_absmax(x, -1)[0][1:] != 0).float().mean()) > 0.7
+
+
+def test_groups_and_a_zero_point_leave_two_fifths_of_the_error(llm):
+    weight = llm.model.get_submodule("layers.4.self_attn.q_proj").weight
+
+    def error(size, symmetric):
+        change = quantize_groups(weight, size, symmetric=symmetric).dequantize() - weight
+        return float(change.square().sum())
+
+    row, group, zero = error(-1, True), error(64, True), error(64, False)
+    assert row > group > zero
+    assert zero / row == pytest.approx(0.39, abs=0.01)
+
+
+def test_the_keys_of_layer_19_have_a_stripe(llm):
+    keys, values = keys_and_values(llm, doc_ids(llm, 128))
+    assert figures.channel_spread(keys[19, 0]) == pytest.approx(19, abs=0.5)
+    assert figures.channel_spread(values[19, 0]) < 2
+
+
+def test_the_weights_lie_on_a_grid_of_32_already(llm):
+    weight = llm.model.get_submodule("layers.4.self_attn.q_proj").weight
+    groups = weight.view(len(weight), -1, 32)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    steps = (groups - low) / (high - low) * 15
+    # Where least and largest are both in use, all others are whole steps away.
+    whole = ((steps - steps.round()).abs() < 0.01).all(-1)
+    assert float(whole.float().mean()) > 0.5
 
 
 # --- Exercises
