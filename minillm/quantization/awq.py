@@ -22,13 +22,14 @@ from torch import Tensor, nn
 from minillm.layers.mlp import MLP
 from minillm.layers.moe import MoE
 from minillm.layers.norm import RMSNorm
+from minillm.quantization.linear import CodedLinear
 from minillm.quantization.scheme import Scheme
 from minillm.quantization.statistics import Statistics, output_error
 
 if TYPE_CHECKING:
     from minillm.model import Block
 
-__all__ = ["activation_scales", "fold_scales", "search_scales"]
+__all__ = ["activation_scales", "search_scales"]
 
 # A channel counts as at least this share of the largest one, so that scales stay within 0.01 … 100.
 SMALLEST = 1e-4
@@ -151,8 +152,12 @@ def fold_block(block: "Block", statistics: Mapping[str, Statistics], scheme: Sch
 
     statistics: of each linear layer's input, by its path within the block: "self_attn.o_proj",
     "mlp.down_proj", "mlp.experts.3.up_proj". Of layers that share an input the first one's count.
-    Peak memory: a few copies of the largest weight. Raises ValueError as `search_scales` does.
+    Peak memory: a few copies of the largest weight. Raises ValueError for a block of which a part
+    is quantized already, and as `search_scales` does.
     """
+    coded = [path for path, part in block.named_modules() if isinstance(part, CodedLinear)]
+    if coded:
+        raise ValueError(f"{coded[0]} is quantized already; awq scales floating-point weights")
     attention, norm = block.self_attn, block.input_layernorm
     if isinstance(norm, RMSNorm):
         projections = [attention.q_proj, attention.k_proj, attention.v_proj]
