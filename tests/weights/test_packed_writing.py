@@ -306,6 +306,8 @@ def test_fused_layers_share_their_order(tmp_path):
     model = load_transformer(read_config(source.settings), source.weights, model_type="phi3")
     quantize_all(model, group_size=8, act_order=True)
     layer = model.get_submodule("layers.0.self_attn.k_proj")
+    assert isinstance(layer, QuantizedLinear)
+    assert layer.order is not None
     layer.order = layer.order.flip(0)
     said = r"qkv_proj\.qweight holds 3 layers, which must share .* that order"
     refused(model, said, "phi3")
