@@ -118,7 +118,7 @@ class QuantizedKVCache(KVCache):
 
     keys, values: a `BlockStore` each. A group of values is c = `channels_per_group(D)` channels of
     one token; a group of keys one channel of 32 tokens, or as of values with keys_per="token".
-    Bytes: see `cache_bytes`.
+    Bytes: see `quantized_cache_bytes` in minillm.inspection.
 
     `update` first stores, then returns what is stored: a step that fills a block reads that block
     rounded already. So one token at a time and whole chunks give results that differ by how long
@@ -195,19 +195,6 @@ class QuantizedKVCache(KVCache):
     def nbytes(self) -> int:
         """Bytes of both stores, filled or not."""
         return self.keys.nbytes + self.values.nbytes
-
-
-def cache_bytes(config: ModelConfig, capacity: int, *, bits: int, bytes_per_value: int) -> int:
-    """Bytes that a row takes in a `QuantizedKVCache` with keys per channel.
-
-    N = capacity // 32 blocks of codes with 4 bytes for scale and minimum of each group, and an open
-    block in the model's dtype. With D a multiple of 32, so that all groups have 32 values:
-    2 · L · K · D · 32 · (N · (bits + 1) / 8 + bytes_per_value).
-    """
-    L, K, D = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
-    groups = D + BLOCK * D // channels_per_group(D)  # of keys and of values, in one block
-    full = 2 * BLOCK * D * bits // 8 + 4 * groups
-    return L * K * (capacity // BLOCK * full + 2 * BLOCK * D * bytes_per_value)
 
 
 def _check(config: ModelConfig, capacity: int, bits: int, keys_per: str) -> None:

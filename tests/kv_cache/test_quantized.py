@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from minillm.config import LayerConfig, ModelConfig
 from minillm.generate import Request, decode, prefill
+from minillm.inspection import quantized_cache_bytes
 from minillm.kv_cache import new_cache, quantized_bits
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.groups import channels_per_group
-from minillm.kv_cache.quantized import QuantizedKVCache, cache_bytes
+from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.model import Transformer
 from minillm.sampling import SamplingParams
 from tests.kv_cache.rounding import round_trip
@@ -203,7 +204,7 @@ def test_every_head_dim(head_dim, bits):
     for counts in ([33, 5], [1, 28], [0, 0]):
         check_step(cache, slow, generator, counts, max(1, *counts))
     assert cache.nbytes == stored_bytes(2, 70, head_dim, bits)
-    assert cache.nbytes == 2 * cache_bytes(config, 70, bits=bits, bytes_per_value=4)
+    assert cache.nbytes == 2 * quantized_cache_bytes(config, 70, bits, 4)
 
 
 @pytest.mark.parametrize(("bits", "bits_per_value"), [(4, 5), (8, 9)])
@@ -212,7 +213,7 @@ def test_bits_per_value_with_groups_of_32(bits, bits_per_value):
     cache = QuantizedKVCache(config, 3, 100, bits=bits, dtype=torch.bfloat16)
     tokens = LAYERS * 3 * K * 64 * 2  # values that a token of all rows has
     assert cache.nbytes == tokens * 32 * (3 * bits_per_value / 8 + 2)
-    assert cache.nbytes == 3 * cache_bytes(config, 100, bits=bits, bytes_per_value=2)
+    assert cache.nbytes == 3 * quantized_cache_bytes(config, 100, bits, 2)
     one_more_block = QuantizedKVCache(config, 3, 128, bits=bits, dtype=torch.bfloat16)
     dense = DenseKVCache(config, 3, 32, dtype=torch.bfloat16)
     assert (one_more_block.nbytes - cache.nbytes) / dense.nbytes == bits_per_value / 16
