@@ -6,7 +6,6 @@ environment of its own. A test is skipped where its package is missing.
 """
 
 import json
-import os
 import random
 import shutil
 
@@ -229,7 +228,7 @@ def test_files_of_auto_round(form, options, plain, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("size", [32, -1])
 def test_layers_of_autoawq(size, tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, "CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     gemm = pytest.importorskip("awq.modules.linear.gemm")
     packing_utils = pytest.importorskip("awq.utils.packing_utils")
     torch.manual_seed(0)

@@ -1,80 +1,26 @@
-"""What is quantized here is written as GPTQ checkpoints: by words, by layers, and by families."""
-
-import json
-import shutil
+"""What is quantized here is written as GPTQ checkpoints: words, layers, settings, refusals."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 from torch import nn
 
-from minillm.config import LayerConfig, ModelConfig
-from minillm.hf_config import read_config
-from minillm.kv_cache import new_cache
-from minillm.model import Transformer
+from minillm.hf_quantization import read_packing
 from minillm.quantization.int4 import Quantized, quantize_groups
 from minillm.quantization.int8 import Int8Linear
 from minillm.quantization.linear import QuantizedLinear, put, quantizable
-from minillm.quantization.scheme import Scheme
 from minillm.weights.checkpoint import Checkpoint
 from minillm.weights.load import load_transformer
 from minillm.weights.pack import pack_words
-from minillm.weights.packed import unpack_words
-from minillm.weights.save import save_model
-from minillm.weights.source import open_source
-from tests.parity.models import saved, token_ids
+from minillm.weights.packed import packed_weights, unpack_words
+from minillm.weights.safetensors import open_tensors
+from tests.parity.models import token_ids
 from tests.weights.packing import NAME, meaning, opened
+from tests.weights.quantized_models import logits, one_layer, quantize_all
 
 UP = "layers.0.mlp.up_proj"
-
-
-class NoTokenizer:
-    def save(self, path):
-        path.write_text("{}")
-
-
-def one_layer(width=32, inner=64):
-    """A Llama of one layer."""
-    torch.manual_seed(0)
-    config = ModelConfig(
-        vocab_size=97,
-        hidden_size=width,
-        intermediate_size=inner,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=width // 4,
-        max_position_embeddings=64,
-        layers=(LayerConfig(),),
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
-        attention_bias=True,
-        attention_output_bias=True,
-        mlp_bias=False,
-        activation="swiglu",
-    )
-    return Transformer(config).requires_grad_(False).eval()
-
-
-def quantize_all(model, **options):
-    """Every layer rounded; in groups of a random order where act_order asks for that."""
-    act_order = options.pop("act_order", False)
-    for name, linear in quantizable(model).items():
-        weight = linear.weight.detach()
-        # As act-order does it: layers with the same inputs take these in the same order.
-        generator = torch.Generator().manual_seed(weight.shape[1])
-        order = torch.randperm(weight.shape[1], generator=generator) if act_order else None
-        quantized = quantize_groups(weight if order is None else weight[:, order], **options)
-        put(model, name, QuantizedLinear(quantized._replace(order=order), linear.bias))
-    return model
-
-
-def logits(model, ids):
-    cache = new_cache(model.config, *ids.shape, dtype=torch.float32, device=torch.device("cpu"))
-    lengths = torch.full((len(ids),), ids.shape[1])
-    return model.logits(model(ids, cache, lengths=lengths))
 
 
 @given(data=st.data())
@@ -214,70 +160,9 @@ def test_names_shapes_and_types():
     assert "model.layers.0.self_attn.q_proj.bias" in others
 
 
-FAMILIES = [
-    "llama-biased",
-    "llama-tied",
-    "smollm3",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma3",
-    "olmo2",
-    "phi3",
-    "phi3-partial",
-    "mixtral",
-    "qwen3-moe",
-]
-
-
-@pytest.mark.parametrize("act_order", [False, True])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_comes_back_from_its_files(name, act_order, tmp_path):
-    source = open_source(saved(name))
-    kind = source.settings["model_type"]
-    model = load_transformer(read_config(source.settings), source.weights, model_type=kind)
-    quantize_all(model, group_size=8, act_order=act_order)
-    ids = token_ids(1, 20)
-    expected = logits(model, ids)
-    folder = save_model(tmp_path / "written", model, source, NoTokenizer(), None)
-
-    again = open_source(folder)
-    assert read_config(again.settings) == model.config
-    assert again.settings["dtype"] == "float32"
-    assert again.settings["quantization_config"]["desc_act"] is act_order
-    loaded = load_transformer(model.config, again.weights, model_type=kind)
-    assert not quantizable(loaded)
-    found = logits(loaded, ids)
-    # Within a group the columns may come in another order, and are added up in that.
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5 if act_order else 0)
-    if not act_order:
-        second = save_model(tmp_path / "second", loaded, again, NoTokenizer(), None)
-        first = load_file(folder / "model.safetensors")
-        assert all(
-            torch.equal(t, first[n]) for n, t in load_file(second / "model.safetensors").items()
-        )
-
-
-def test_a_model_that_is_no_longer_quantized_says_so(tmp_path):
-    source = open_source(saved("llama3"))
-    model = load_transformer(
-        read_config(source.settings), source.weights, quantize=Scheme("int4", 4, 8, True)
-    )
-    folder = save_model(tmp_path / "quantized", model, source, NoTokenizer(), None)
-    quantized = open_source(folder)
-    for name, layer in [(n, m) for n, m in model.named_modules() if isinstance(m, QuantizedLinear)]:
-        plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        plain.weight = nn.Parameter(layer.quantized.dequantize(), requires_grad=False)
-        put(model, name, plain)
-    plain_folder = save_model(tmp_path / "plain", model, quantized, NoTokenizer(), None)
-    assert "quantization_config" in json.loads((folder / "config.json").read_text())
-    assert "quantization_config" not in json.loads((plain_folder / "config.json").read_text())
-    shutil.rmtree(folder)
-
-
-def refused(model, said, model_type="llama"):
+def refused(model, said):
     with pytest.raises(ValueError, match=said):
-        dict(Checkpoint(model, model_type))
+        dict(Checkpoint(model, "llama"))
 
 
 def test_what_the_format_cannot_hold():
@@ -301,18 +186,18 @@ def test_what_the_format_cannot_hold():
     )
 
 
-def test_fused_layers_share_their_order(tmp_path):
-    source = open_source(saved("phi3"))
-    model = load_transformer(read_config(source.settings), source.weights, model_type="phi3")
-    quantize_all(model, group_size=8, act_order=True)
-    layer = model.get_submodule("layers.0.self_attn.k_proj")
-    assert isinstance(layer, QuantizedLinear)
-    assert layer.order is not None
-    layer.order = layer.order.flip(0)
-    said = r"qkv_proj\.qweight holds 3 layers, which must share .* that order"
-    refused(model, said, "phi3")
-    with pytest.raises(ValueError, match=said):
-        save_model(tmp_path / "folder", model, source, NoTokenizer(), None)
-    assert not any(tmp_path.iterdir())
-    layer.order = None
-    refused(model, said, "phi3")
+def test_a_head_that_is_quantized(tmp_path):
+    """Ours never is, but some tools do it where they are told to."""
+    model = quantize_all(one_layer(), group_size=32)
+    assert isinstance(model.lm_head, nn.Linear)
+    put(model, "lm_head", QuantizedLinear(quantize_groups(model.lm_head.weight, 32)))
+    written = Checkpoint(model, "llama")
+    config = written.quantization_config
+    assert config is not None
+    assert config["lm_head"] is True
+    save_file(dict(written), tmp_path / "model.safetensors")
+    packing = read_packing({"quantization_config": config})
+    loaded = load_transformer(model.config, packed_weights(open_tensors(tmp_path), packing))
+    assert isinstance(loaded.lm_head, QuantizedLinear)
+    ids = token_ids(1, 20)
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
