@@ -26,9 +26,9 @@ from minillm.quantization.memory import trim
 from minillm.quantization.scheme import CALIBRATED, Scheme, check_group_size
 from minillm.quantization.statistics import Statistics
 
-# GPTQ wants so many tokens per input column of a layer. With fewer it fits these tokens so closely
-# that others fare worse than with plain rounding.
-ENOUGH = 0.25
+# GPTQ wants so many tokens per input column of a layer. With fewer it fits those so closely that
+# outputs for others may be worse than with plain rounding.
+ENOUGH = 1
 Item = TypeVar("Item")
 
 

@@ -70,7 +70,7 @@ def by_least_squares(weight, hessian, size, bits, symmetric, damping) -> np.ndar
 @pytest.mark.parametrize(("bits", "size"), [(4, 8), (3, 48), (2, 16), (8, 12)])
 def test_each_column_leaves_the_best_to_those_that_follow(bits, size, symmetric):
     weight, hessian = weights(20, 48), hessian_of(correlated(400, 48, large=3))
-    found = gptq(weight, hessian, size, bits=bits, symmetric=symmetric).dequantize()
+    found = gptq(weight, hessian, size, bits=bits, symmetric=symmetric, damping=0.01).dequantize()
     expected = by_least_squares(weight, hessian, size, bits, symmetric, 0.01)
     # A weight halfway between two codes may fall either way, and its row then goes another way.
     rows = np.isclose(found.numpy(), expected, rtol=1e-4, atol=1e-7).all(axis=1)
@@ -198,8 +198,8 @@ def test_damping_is_raised_where_rounding_errors_left_no_factor():
     hessian = hessian_of(x)
     hessian[0, 1:] *= 1.002  # as from sums in another order: an eigenvalue below 0
     hessian[1:, 0] *= 1.002
-    assert torch.linalg.eigvalsh(hessian + 1e-5 * torch.eye(32)).min() < 0
-    assert inverse_factor(hessian, 1e-5).isfinite().all()
+    assert torch.linalg.eigvalsh(hessian + 1e-3 * torch.eye(32)).min() < 0
+    assert inverse_factor(hessian, 1e-3).isfinite().all()
 
 
 def test_the_weight_stays_as_it_is():
