@@ -122,6 +122,8 @@ def weights(model):
 def test_files_of_gptqmodel(options, gptqmodel, plain, tmp_path, record_property):
     config = gptqmodel.QuantizeConfig(device="cpu", offload_to_disk=False, **options)
     model = gptqmodel.GPTQModel.load(str(plain), config, dtype=torch.float16)
+    for weight in model.model.parameters():
+        weight.data[:4].abs_()  # zero points of 0, where they are not all the middle
     model.quantize(texts(), batch_size=1)
     model.save(str(tmp_path))
     backend = "torch_awq" if "quant_method" in options else "torch"
@@ -131,9 +133,10 @@ def test_files_of_gptqmodel(options, gptqmodel, plain, tmp_path, record_property
     mine = ours(tmp_path)
     found = weights(mine)
     assert len(found) == 14
+    quantized = [m.quantized for m in mine.modules() if isinstance(m, QuantizedLinear)]
+    assert any(bool((q.zeros == 0).any()) for q in quantized) is not options.get("sym", True)
     if options.get("desc_act") and options["group_size"] > 0:
-        layers = [m for m in mine.modules() if isinstance(m, QuantizedLinear)]
-        assert any(layer.order is not None for layer in layers)
+        assert any(q.order is not None for q in quantized)
     for name, weight in found.items():
         layer = theirs.get_submodule(f"model.{name}")
         if backend == "torch":
