@@ -169,13 +169,13 @@ def test_the_last_figure_shows_the_methods_for_weights(words_of):
         {"name": "int8-channel", "title": "INT8 per channel", "bits": 8.04, "kl": 0.003},
         {"name": "int4-64", "title": "INT4 groups of 64", "bits": 4.375, "kl": 0.25},
         {"name": "gptq-64", "title": "GPTQ groups of 64", "bits": 4.375, "kl": 0.12},
-        {"name": "gptq-64-order", "title": "  with activation order", "bits": 4.4, "kl": 0.11},
+        {"name": "gptq-64-order", "title": "GPTQ, act order", "bits": 4.4, "kl": 0.11},
         {"name": "kv-int8", "title": "KV cache INT8", "bits": 32, "kl": 0.001},
     ]
     said = words_of(lambda: figures.quality(rows))
     assert said.endswith(
         "INT8 per channel, 8.04 bits, 0.003; INT4 groups of 64, 4.38 bits, 0.25; GPTQ groups of "
-        "64, 4.38 bits, 0.12; GPTQ with activation order, 4.40 bits, 0.11."
+        "64, 4.38 bits, 0.12; GPTQ, act order, 4.40 bits, 0.11."
     )
 
 

@@ -222,12 +222,6 @@ def method_of(row: Mapping[str, Any]) -> str:
     return str(row["name"]).partition("-")[0]
 
 
-def label_of(row: Mapping[str, Any]) -> str:
-    """A row's title, with its method before it where the title leans on a row above."""
-    title = str(row["title"])
-    return f"{method_of(row).upper()} {title.strip()}" if title.startswith(" ") else title
-
-
 def apart(places: Sequence[float], gap: float) -> list[float]:
     """Places for labels, in the same order, none closer than `gap`, moved as little as is easy."""
     order = sorted(range(len(places)), key=places.__getitem__)
@@ -254,13 +248,13 @@ def quality(rows: Sequence[Mapping[str, Any]]) -> None:
             i, point = METHODS.index(method_of(row)), (row["bits"], row["kl"])
             ax.semilogy(*point, plots.MARKERS[i], color=plots.COLOURS[i], markersize=8)
             line = {"arrowstyle": "-", "color": "#888", "linewidth": 0.7, "shrinkB": 5}
-            ax.annotate(label_of(row), point, xytext=(label_x, 10**height), va="center", ha=side,
+            ax.annotate(row["title"], point, xytext=(label_x, 10**height), va="center", ha=side,
                         fontsize=9, arrowprops=line)  # fmt: skip
     ax.set(xlabel="bits per weight, scales and zero points included", ylabel="KL, nats per token")
     ax.set_xlim(3.8, 8.3)
     ax.yaxis.set_major_formatter("{x:g}")
     ax.set_title("At four bits, how they are chosen decides")
-    said = [f"{label_of(row)}, {row['bits']:.2f} bits, {row['kl']:.2g}" for row in kept]
+    said = [f"{row['title']}, {row['bits']:.2f} bits, {row['kl']:.2g}" for row in kept]
     plots.show(
         fig,
         alt=f"KL divergence from full precision against bits per weight: {'; '.join(said)}.",
