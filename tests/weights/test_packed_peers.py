@@ -1,8 +1,7 @@
 """Checkpoints made by public quantizers are read, and ours are read by them; where they install.
 
-`gptqmodel` (and `optimum`, through which transformers uses it), `auto_round`, and `awq`, the import
-name of AutoAWQ, pin versions of torch and transformers that exclude each other: each needs an
-environment of its own. A test is skipped where its package is missing.
+`gptqmodel` (with `optimum`, through which transformers uses it), `auto_round` and AutoAWQ's `awq`
+need environments of their own: their requirements exclude each other. The others are skipped.
 """
 
 import json
@@ -38,8 +37,7 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-# How far logits of up to 4 may be off where they multiply in float16, by weights rounded to it.
-TOLERANCE = 0.02
+TOLERANCE = 0.02  # of logits up to 4: they multiply in float16, by weights rounded to it
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +63,8 @@ def plain(tmp_path_factory):
 
 
 @pytest.fixture
-def gptqmodel(monkeypatch):
+def gptqmodel(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # it leaves files where it runs
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("GPTQMODEL_CPU_WORKERS", "2")  # its default is too few for two cores
     return pytest.importorskip("gptqmodel")
@@ -81,9 +80,9 @@ class Tokenizer:
         shutil.copy(self.file, path)
 
 
-def texts(count=40, words=64):
+def texts():
     draw = random.Random(0)
-    return [" ".join(f"w{draw.randrange(4, 256)}" for _ in range(words)) for _ in range(count)]
+    return [" ".join(f"w{draw.randrange(4, 256)}" for _ in range(64)) for _ in range(40)]
 
 
 def ids():
@@ -127,9 +126,8 @@ def test_files_of_gptqmodel(options, gptqmodel, plain, tmp_path, record_property
     model.quantize(texts(), batch_size=1)
     model.save(str(tmp_path))
     backend = "torch_awq" if "quant_method" in options else "torch"
-    theirs = gptqmodel.GPTQModel.load(
-        str(tmp_path), device="cpu", backend=gptqmodel.BACKEND(backend), dtype=torch.float16
-    ).model
+    kind = {"backend": gptqmodel.BACKEND(backend), "dtype": torch.float16}
+    theirs = gptqmodel.GPTQModel.load(str(tmp_path), device="cpu", **kind).model
     mine = ours(tmp_path)
     found = weights(mine)
     assert len(found) == 14
@@ -137,9 +135,9 @@ def test_files_of_gptqmodel(options, gptqmodel, plain, tmp_path, record_property
     assert any(bool((q.zeros == 0).any()) for q in quantized) is not options.get("sym", True)
     if options.get("desc_act") and options["group_size"] > 0:
         assert any(q.order is not None for q in quantized)
-    for name, weight in found.items():
-        layer = theirs.get_submodule(f"model.{name}")
-        if backend == "torch":
+    if backend == "torch":
+        for name, weight in found.items():
+            layer = theirs.get_submodule(f"model.{name}")
             assert torch.equal(layer.dequantize_weight().t(), weight.half())
     expected = theirs(ids()).logits[0].detach().float()
     difference = (logits(mine) - expected).abs().max()
@@ -159,8 +157,7 @@ def test_files_of_gptqmodel(options, gptqmodel, plain, tmp_path, record_property
     ],
 )
 def test_our_files(options, act_order, reader, gptqmodel, plain, tmp_path, record_property):
-    source = open_source(plain)
-    model = ours(plain)
+    source, model = open_source(plain), ours(plain)
     for name, linear in quantizable(model).items():
         weight = linear.weight.float()
         weight[:4] = weight[:4].abs()  # so that some zero points are 0 where they may be
@@ -175,10 +172,8 @@ def test_our_files(options, act_order, reader, gptqmodel, plain, tmp_path, recor
 
         theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float16, device_map="cpu")
     else:
-        backend = gptqmodel.BACKEND("torch")
-        theirs = gptqmodel.GPTQModel.load(
-            folder, device="cpu", backend=backend, dtype=torch.float16
-        ).model
+        kind = {"backend": gptqmodel.BACKEND("torch"), "dtype": torch.float16}
+        theirs = gptqmodel.GPTQModel.load(folder, device="cpu", **kind).model
     found = theirs(ids()).logits[0].detach().float()
     difference = (found - expected).abs().max()
     record_property("figure", f"{reader} {options}: {difference:.4f} of {expected.max():.2f}")
