@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minillm.config import ModelConfig
     from minillm.generate import decode, prefill
     from minillm.kv_cache.dense import DenseKVCache
+    from minillm.kv_cache.quantized import QuantizedKVCache
     from minillm.kv_cache.sliding import SlidingKVCache
     from minillm.llm import LLM
     from minillm.model import Transformer
@@ -37,6 +38,7 @@ _HOMES = {
     "Transformer": "minillm.model",
     "Ops": "minillm.ops",
     "DenseKVCache": "minillm.kv_cache.dense",
+    "QuantizedKVCache": "minillm.kv_cache.quantized",
     "SlidingKVCache": "minillm.kv_cache.sliding",
     "prefill": "minillm.generate",
     "decode": "minillm.generate",
@@ -47,6 +49,7 @@ __all__ = [
     "DenseKVCache",
     "ModelConfig",
     "Ops",
+    "QuantizedKVCache",
     "SamplingParams",
     "SlidingKVCache",
     "Tokenizer",

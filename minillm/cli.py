@@ -149,12 +149,14 @@ def _parser() -> argparse.ArgumentParser:
         help="int8, int4: the nearest value; gptq, awq: chosen with calibration text",
     )
     quantize.add_argument("--out", metavar="FOLDER", required=True, help="a new or an empty folder")
-    quantize.add_argument("--bits", type=int, help="4 or 8 (default: 8 for int8, else 4)")
+    quantize.add_argument(
+        "--bits", type=int, choices=[4, 8], help="4 or 8 (default: 8 for int8, else 4)"
+    )
     quantize.add_argument("--group-size", type=int, metavar="N", help=GROUP_SIZE)
     quantize.add_argument(
         "--symmetric",
         action=argparse.BooleanOptionalAction,
-        help="without zero points (default: for int8 only)",
+        help="without zero points, as vLLM's fast kernels need it (default: for int8 only)",
     )
     quantize.add_argument(
         "--act-order", action="store_true", help="gptq: columns with the largest inputs first"

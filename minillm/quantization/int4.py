@@ -22,7 +22,8 @@ class Quantized(NamedTuple):
     """A weight matrix as whole numbers: w[n, c] ≈ (codes[n, c] - zeros[n, g]) · scales[n, g].
 
     Column c of the codes is in group g = c // (C/G).
-    codes: (N, C), uint8, values from 0 to 2^bits - 1, unpacked. scales: (N, G), float16, positive.
+    codes: (N, C), uint8, values from 0 to 2^bits - 1, unpacked.
+    scales: (N, G), float16 and positive; other tools' files may hold other types and signs.
     zeros: (N, G), uint8: the code of 0.0.
     bits: 2 to 8.
     order: (C,), int64: column c of the codes is column order[c] of the weight; None: they agree.
