@@ -145,7 +145,7 @@ def idle_parameters(config: ModelConfig) -> int:
 
 
 def _weight_bytes(config: ModelConfig, packing: Packing | None) -> dict[str, int]:
-    """Bytes in memory by dtype, and with layers that are quantized, by their files or on loading."""
+    """Bytes in memory by dtype, and with layers quantized, by their files or on loading."""
     if packing:
         given = Scheme("int4", packing.bits, packing.group_size, packing.symmetric)
         return {

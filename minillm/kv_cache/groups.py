@@ -13,7 +13,7 @@ from torch import Tensor
 from minillm.kernels.reference import unpack_nibbles
 from minillm.quantization.int4 import pack_nibbles
 
-__all__ = ["KVGroups", "dequantize_kv", "quantize_kv", "rounded_up"]
+__all__ = ["quantize_kv"]
 
 
 class KVGroups(NamedTuple):

@@ -8,14 +8,7 @@ from torch import Tensor
 from minillm.kernels.reference import dequantize
 from minillm.quantization.scheme import check_bits, check_group_size
 
-__all__ = [
-    "Quantized",
-    "group_grid",
-    "nearest_codes",
-    "pack_nibbles",
-    "quantize_groups",
-    "stored_scales",
-]
+__all__ = ["group_grid", "nearest_codes", "pack_nibbles", "quantize_groups"]
 
 
 class Quantized(NamedTuple):

@@ -11,7 +11,7 @@ from minillm.kernels import reference
 from minillm.quantization.int4 import check_finite, check_weight
 from minillm.quantization.linear import CodedLinear
 
-__all__ = ["Int8Linear", "outlier_columns", "quantize_absmax"]
+__all__ = ["quantize_absmax"]
 
 
 def quantize_absmax(x: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:

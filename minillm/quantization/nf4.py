@@ -5,8 +5,6 @@ from torch import Tensor
 
 from minillm.quantization.int4 import split_groups, stored_scales
 
-__all__ = ["nf4_levels", "nf4_round"]
-
 
 def nf4_levels() -> Tensor:
     """The 16 values of NF4, from -1 to 1: quantiles of a normal distribution, divided by the last.

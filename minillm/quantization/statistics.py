@@ -8,8 +8,6 @@ one matrix is all that GPTQ and AWQ need to know about the text.
 import torch
 from torch import Tensor
 
-__all__ = ["Statistics", "output_error"]
-
 # Tokens whose products are summed at a time: of a wide layer's inputs no large copy exists.
 CHUNK = 1_024
 

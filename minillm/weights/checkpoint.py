@@ -10,8 +10,6 @@ from minillm.model import Transformer
 from minillm.quantization.linear import CodedLinear
 from minillm.weights.pack import PARTS, pack_part, quantization_config
 
-__all__ = ["Checkpoint"]
-
 
 class Checkpoint(Mapping[str, Tensor]):
     """The tensors of a model as its family's checkpoints name them.

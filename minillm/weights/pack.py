@@ -12,8 +12,6 @@ from minillm.model import Transformer
 from minillm.quantization.int4 import Quantized, pack_nibbles
 from minillm.quantization.linear import CodedLinear, QuantizedLinear, quantizable
 
-__all__ = ["PARTS", "pack_part", "pack_words", "quantization_config"]
-
 # What a layer X consists of: X.qweight and so on.
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 

@@ -24,8 +24,6 @@ from minillm.kernels.reference import unpack_nibbles
 from minillm.quantization.int4 import Quantized
 from minillm.weights.file_tensor import FileTensor
 
-__all__ = ["AWQ_ORDER", "PackedTensor", "packed_weights", "unpack_words"]
-
 # Column of a group of outputs that each code of an AWQ word belongs to, lowest bits first.
 AWQ_ORDER = {4: (0, 2, 4, 6, 1, 3, 5, 7), 8: (0, 1, 2, 3)}
 NEEDED = ("qweight", "qzeros", "scales")

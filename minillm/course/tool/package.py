@@ -15,6 +15,7 @@ from minillm.course.tool.source import code_lines, public_names
 LEVELS = (
     ("config",),
     ("families", "tokenizer", "sampling", "layers"),
+    ("hf_quantization",),
     ("hf_config", "ops"),
     ("kernels",),
     ("quantization",),
