@@ -45,7 +45,7 @@ def measured(
 def as_row(found: Quality) -> dict[str, Any]:
     """For JSON, with as many digits as another machine would confirm."""
     return {
-        key: float(f"{value:.4g}") if isinstance(value, float) else value
+        key: float(f"{value:.5g}") if isinstance(value, float) else value
         for key, value in asdict(found).items()
     }
 
