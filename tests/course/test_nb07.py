@@ -11,6 +11,7 @@ from minillm.course import check
 from minillm.course.checks.nb07 import EIGHT, SPIKED, gptq_column, int8_rows, zero_point
 from minillm.course.figures import nb07 as figures
 from minillm.course.layer_inputs import keys_and_values
+from minillm.course.precomputed import stored
 from minillm.course.probes import doc_ids
 from minillm.course.quantization_view import bits_per_weight, rounded, row_explorer, row_view
 from minillm.course.trace import hidden_states
@@ -185,6 +186,44 @@ def test_labels_move_apart():
     assert [moved.index(place) for place in order] == [0, 1, 3, 2]
     assert all(b - a > 0.0999 for a, b in pairwise(order))
     assert figures.apart([], 0.1) == []
+
+
+# --- Facts, from what is stored
+
+
+@pytest.fixture
+def rows():
+    return {row["name"]: row for row in stored("07.quality")["rows"]}
+
+
+def test_what_the_ledger_says_of_weights(rows):
+    full = rows["float32"]["perplexity"]
+    rises = [rows[name]["perplexity"] / full - 1 for name in ("int4-64", "gptq-64-order", "awq-64")]
+    assert rises == pytest.approx([0.24, 0.12, 0.10], abs=0.006)
+    changed = [1 - rows[name]["same_top"] for name in ("int4-64", "gptq-64-order", "awq-64")]
+    assert changed == pytest.approx([0.3, 0.2, 0.2], abs=0.02)
+    names = ("int4-64", "gptq-64", "gptq-64-order", "awq-64", "int8-channel", "bfloat16")
+    divergences = [rows[name]["kl"] for name in names]
+    assert divergences == pytest.approx([0.25, 0.20, 0.10, 0.10, 0.002, 0.001], abs=0.006)
+    assert rows["int8-channel"]["same_top"] == pytest.approx(0.97, abs=0.005)
+    assert rows["int8-activations"]["kl"] / rows["int8-channel"]["kl"] == pytest.approx(10, abs=1)
+
+
+def test_what_the_ledger_says_of_the_cache(rows):
+    full, int8, channel, token = (
+        rows[name] for name in ("float32", "kv-int8", "kv-int4", "kv-int4-token")
+    )
+    rises = [100 * (row["perplexity"] / full["perplexity"] - 1) for row in (int8, channel, token)]
+    assert rises == pytest.approx([0.02, 0.6, 4.6], abs=0.05)
+    assert token["kl"] / channel["kl"] == pytest.approx(3.5, abs=0.05)
+    assert channel["cache_bits"] == token["cache_bits"] == pytest.approx(5.5, abs=0.01)
+
+
+def test_what_is_stored_can_be_drawn(words_of, rows):
+    said = words_of(lambda: figures.quality(list(rows.values())))
+    assert "INT4 groups of 64, 4.38 bits, 0.25" in said
+    assert "KV" not in said
+    assert "float" not in said
 
 
 # --- Facts, measured
