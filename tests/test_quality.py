@@ -16,12 +16,10 @@ from torch import nn
 from minillm import LLM
 from minillm.calibration import course_calibration_text
 from minillm.config import LayerConfig, ModelConfig
-from minillm.course import storage
+from minillm.course import quality, storage
 from minillm.course.precomputed import stored
 from minillm.course.probes import CORPUS
-from minillm.course.quality import TOKENS, Claim, Quality, claims, measure, stored_bytes
-from minillm.course.storage import METHODS, RoundedEmbedding, Simulated
-from minillm.eval import read
+from minillm.course.quality import METHODS, TOKENS, Claim, Quality, claims, measure, one_window
 from minillm.model import Transformer
 from minillm.quantization.linear import QuantizedLinear, quantizable
 from tests.checkout import ROOT
@@ -113,11 +111,11 @@ def test_the_orderings_hold_measured_anew_within_the_memory(smollm2, tmp_path, r
 
 @pytest.mark.parametrize("name", BITS)
 def test_bits_and_bytes_of_a_method(small, name):
-    found = measure(small, name, list(read(small, IDS)), IDS)
+    found = measure(small, name, one_window(small, IDS), IDS)
     assert found.bits == pytest.approx(BITS[name], abs=1e-4)
-    # The embedding has 49,152 rows of 128; there are 5 norms of 128 numbers.
+    # The embedding has 49,152 rows of 128.
     embedding = 49_152 * (128 * 8 + 24) if name == "int8-embedding" else 49_152 * 128 * 32
-    others = 5 * 128 * 32
+    others = 5 * 128 * 32  # norms
     if name == "bfloat16":
         embedding, others = embedding // 2, others // 2
     bits = WEIGHTS * BITS[name] + embedding + others
@@ -125,7 +123,7 @@ def test_bits_and_bytes_of_a_method(small, name):
 
 
 def test_full_precision_differs_from_itself_by_nothing(small):
-    found = measure(small, "float32", list(read(small, IDS)), IDS)
+    found = measure(small, "float32", one_window(small, IDS), IDS)
     assert (found.kl, found.same_top, found.cache_bits) == (0, 1, 32)
 
 
@@ -162,20 +160,20 @@ def test_rounded_weights_are_what_the_layers_compute_with(small):
 
 def test_a_simulated_layer_rounds_and_counts():
     linear = nn.Linear(8, 4)
-    layer = Simulated(linear, torch.round, bits=4.25)
+    layer = storage.Simulated(linear, torch.round, bits=4.25)
     x = torch.randn(3, 8)
     assert torch.equal(layer(x), x @ linear.weight.round().T + linear.bias)
-    assert layer.nbytes == stored_bytes(layer) == 4 * 8 * 4.25 / 8
-    assert stored_bytes(nn.Sequential(linear, layer)) == (4 * 8 + 4) * 4 + 17
+    assert layer.nbytes == quality.stored_bytes(layer) == 4 * 8 * 4.25 / 8
+    assert quality.stored_bytes(nn.Sequential(linear, layer)) == (4 * 8 + 4) * 4 + 17
 
 
 def test_an_embedding_is_rounded_row_by_row():
     table = torch.randn(10_000, 6) * torch.logspace(-3, 3, 10_000)[:, None]
-    found = RoundedEmbedding(table)
+    found = storage.RoundedEmbedding(table)
     step = table.abs().amax(dim=1, keepdim=True) / 127
     assert bool(((found.weight - table).abs() <= 0.505 * step).all())
     assert max(len(row.unique()) for row in found.weight) == 6
-    assert stored_bytes(found) == 10_000 * (6 + 3)
+    assert quality.stored_bytes(found) == 10_000 * (6 + 3)
 
 
 def test_a_broken_ordering_is_found(table):
@@ -195,9 +193,11 @@ def test_a_broken_ordering_is_found(table):
     assert [claim.text for claim in claims(few)] == ["KL of int8-channel"]
 
 
-def test_an_unknown_method_is_refused(small):
+def test_an_unknown_method_and_a_quantized_model_are_refused(small):
     with pytest.raises(ValueError, match="'int5'; there are float32, bfloat16"):
         measure(small, "int5", [], [1, 2])
+    with pytest.raises(ValueError, match="no linear layers in floating point"):
+        measure(METHODS["int8-channel"].make(small), "int4-64", [], [1, 2])
 
 
 @pytest.mark.parametrize(

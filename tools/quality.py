@@ -78,6 +78,7 @@ def print_head(about: dict[str, object]) -> None:
     print(f"{date.today()}\n")
     print("bits: per weight of the linear layers, with scales; cache: per number in the KV cache.")
     print("bytes: of all weights. The embedding, which is the head too, is float32 unless said.")
+    print("Of the cache all that is read is rounded, but for the last, unfinished 32 tokens.")
     print("KL: from full precision to the method, mean over the text, in nats.")
     print("same top: how often both have the same most likely token.\n")
     heads = f"{'bits':>6} {'cache':>6} {'bytes':>12} {'perplexity':>11} {'KL':>8} {'same top':>9}"
@@ -114,4 +115,7 @@ def peak_memory() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (FileNotFoundError, ValueError) as error:
+        sys.exit(f"quality: error: {error}")

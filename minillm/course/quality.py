@@ -15,6 +15,18 @@ from minillm.llm import LLM
 from minillm.quantization.linear import quantizable
 from minillm.weights.pull import ORIGIN_FILE
 
+__all__ = [
+    "METHODS",
+    "TOKENS",
+    "Claim",
+    "Quality",
+    "claims",
+    "measure",
+    "one_window",
+    "stored_bytes",
+    "weights_origin",
+]
+
 TOKENS = 2_048
 """The context of all figures: one window of so many tokens."""
 
@@ -50,18 +62,25 @@ class Quality:
     same_top: float
 
 
+def one_window(llm: LLM, ids: Sequence[int]) -> list[Reading]:
+    """A text read in a single window; ValueError where the model's context is shorter."""
+    return list(read(llm, ids, context=len(ids)))
+
+
 def measure(llm: LLM, name: str, reference: Sequence[Reading], ids: Sequence[int]) -> Quality:
     """What one method makes of a model.
 
-    llm: in full precision. reference: `list(read(llm, ids))`. ids: a text of at most 2,048 tokens.
-    Raises ValueError for an unknown name, and for what `read` refuses.
+    llm: in full precision. reference: `one_window(llm, ids)`. ids: a text.
+    Raises ValueError for an unknown name, a model that is quantized already, and what the method or
+    `read` refuses.
     """
     if name not in METHODS:
         raise ValueError(f"the method is {name!r}; there are {', '.join(METHODS)}")
-    method = METHODS[name]
+    linears, method = quantizable(llm.model), METHODS[name]
+    if not linears:
+        raise ValueError(f"{llm.name} has no linear layers in floating point, so none to quantize")
     changed = method.make(llm)
-    divergence = compare(reference, read(changed, ids))
-    linears = quantizable(llm.model)
+    divergence = compare(reference, one_window(changed, ids))
     in_linears = sum(stored_bytes(changed.model.get_submodule(linear)) for linear in linears)
     weights = sum(linear.weight.numel() for linear in linears.values())
     cache = changed.new_cache(1, len(ids))

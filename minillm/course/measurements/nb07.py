@@ -10,9 +10,8 @@ from typing import Any
 from minillm.calibration import calibration_ids
 from minillm.course.precomputed import Measurement
 from minillm.course.probes import doc_ids
-from minillm.course.quality import TOKENS, Quality, measure, weights_origin
+from minillm.course.quality import TOKENS, Quality, measure, one_window, weights_origin
 from minillm.course.storage import METHODS
-from minillm.eval import read
 from minillm.llm import LLM
 
 # Of these methods a figure on a shorter text is stored as well, which takes seconds to confirm.
@@ -37,7 +36,7 @@ def measured(
 ) -> Iterator[Quality]:
     """Methods, one after the other, on the first tokens of the course's text."""
     ids = doc_ids(llm, tokens)
-    reference = list(read(llm, ids))
+    reference = one_window(llm, ids)
     for name in names:
         yield measure(llm, name, reference, ids)
 
