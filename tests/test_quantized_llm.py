@@ -9,11 +9,16 @@ import torch
 
 from minillm import LLM, SamplingParams
 from minillm.cli import main
+from minillm.hf_config import read_config
 from minillm.inspection import cache_bytes, quantized_bytes, quantized_cache_bytes
+from minillm.kv_cache import new_cache
 from minillm.kv_cache.quantized import QuantizedKVCache
+from minillm.model import Transformer
 from minillm.quantization.linear import QuantizedLinear, quantizable
 from minillm.quantization.scheme import Scheme
 from minillm.quantize import quantize_model
+from minillm.weights.checkpoint import Checkpoint
+from minillm.weights.save import save_folder
 from tests.published import PUBLISHED
 
 PROMPT = "The capital of France is"
@@ -103,31 +108,58 @@ def test_command_does_not_begin_what_it_could_not_write(tmp_path, capsys):
     assert "is there already" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_command_with_a_text_of_ones_own(tmp_path, capsys):
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A folder with a random model of two small layers, and SmolLM2's tokenizer."""
+    llm = LLM.from_pretrained("smollm2")
+    assert llm.source
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    settings = llm.source.settings | sizes | heads
+    torch.manual_seed(0)
+    weights = Checkpoint(Transformer(read_config(settings)), "llama")
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    return save_folder(folder, settings=settings, weights=weights, tokenizer=llm.tokenizer)
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_command_with_calibration(tiny, tmp_path, capsys, method):
+    folders = [tmp_path / name for name in ("first", "second", "other")]
+    arguments = ["quantize", str(tiny), "--method", method, "--group-size", "16"]
+    for folder, seed in zip(folders, ("1", "1", "2"), strict=True):
+        options = ["--calibration-tokens", "1024", "--seed", seed]
+        assert main([*arguments, "--out", str(folder), *options]) == 0
+        assert "14 layers quantized" in capsys.readouterr().err
+    first, second, other = (LLM.from_pretrained(folder) for folder in folders)
+    ids = first.tokenizer.encode("One passage decides what another costs.")
+    assert torch.equal(first.logits(ids), second.logits(ids))
+    assert not torch.equal(first.logits(ids), other.logits(ids))
+    exact = LLM.from_pretrained(tiny).logits(ids)
+    assert 0 < (first.logits(ids) - exact).norm() / exact.norm() < 0.3
+
+
+def test_command_with_a_text_of_ones_own(tiny, tmp_path, capsys):
     text = tmp_path / "mine.txt"
     text.write_text("The river rises in spring, and the fields along it are flooded. " * 100)
     calibration = ["--calibration", str(text), "--calibration-tokens", "512"]
-    arguments = ["quantize", "--method", "awq", "--out", str(tmp_path / "out"), *calibration]
-    assert main(arguments) == 0
-    out = LLM.from_pretrained(tmp_path / "out").generate(PROMPT, THREE)
-    assert out.text.startswith(" Paris")
+    arguments = ["quantize", str(tiny), "--method", "gptq", "--group-size", "32", *calibration]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
     text.write_text("Too short.")
-    assert main([*arguments[:4], str(tmp_path / "other"), *calibration]) == 1
-    assert "tokens; at least 512 are needed" in capsys.readouterr().err
+    assert main([*arguments, "--out", str(tmp_path / "other")]) == 1
+    assert "the calibration text has 3 tokens; at least 512" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_predicted_bytes_of_published_models(name):
     from minillm.hf_config import read_config
-    from minillm.kv_cache import new_cache
 
     config = read_config(PUBLISHED[name][0])
     if any(layer.sinks for layer in config.layers):
         pytest.skip("a quantized cache turns no sinks")
     for bits in (8, 4):
-        cache = new_cache(config, 1, 1_000, dtype=torch.bfloat16, device="meta", kind=f"int{bits}")
-        assert quantized_cache_bytes(config, 1_000, bits, 2) == cache.nbytes
+        cache = new_cache(config, 1, 100, dtype=torch.bfloat16, kind=f"int{bits}")
+        assert quantized_cache_bytes(config, 100, bits, 2) == cache.nbytes
 
 
 RESIDENT = """
@@ -146,18 +178,16 @@ def touched(cache):
         x.fill_(1)
     return cache
 
-options = eval(sys.argv[1])
-warm = LLM.from_pretrained("smollm2", **options)  # what libraries take once
-warm.generate("The capital of France is", SamplingParams(max_new_tokens=2))
-touched(warm.new_cache(1, 64))
-del warm
-start = resident()
-llm = LLM.from_pretrained("smollm2", **options)
+llm = LLM.from_pretrained("smollm2", **eval(sys.argv[1]))
+llm.generate("The capital of France is", SamplingParams(max_new_tokens=2))
 for x in [*llm.model.parameters(), *llm.model.buffers()]:
     x.max()  # pages of a mapped file count once they are read
-model = resident()
 cache = touched(llm.new_cache(4, 8192))
-print(model - start, resident() - model)
+everything = resident()
+del cache
+without_cache = resident()
+del llm.model, x
+print(without_cache - resident(), everything - without_cache)
 """
 
 
