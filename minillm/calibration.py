@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from minillm.kv_cache.base import KVCache
+from minillm.kv_cache.one_pass import OnePass
 from minillm.layers.embedding import embed
 from minillm.model import Block, Step, Transformer
 from minillm.quantization.statistics import Statistics
@@ -77,32 +77,6 @@ def check_calibration(sequences: Sequence[Sequence[int]], vocab_size: int, most:
             )
 
 
-class OneStep(KVCache):
-    """The cache of a text that is read in one step: it hands keys and values back, and keeps none.
-
-    positions: (1, T), int64.
-    """
-
-    nbytes = 0
-
-    def __init__(self, length: int) -> None:
-        self.lengths, self.positions = torch.tensor([length]), torch.arange(length)[None]
-
-    def advance(self, counts: Sequence[int], width: int) -> Tensor:
-        """The positions of all tokens."""
-        return self.positions
-
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What it is given."""
-        return k, v, self.positions
-
-    def truncate(self, lengths: Sequence[int]) -> None:
-        """Nothing is stored."""
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Nothing is stored."""
-
-
 class Stream:
     """Calibration sequences on their way through a model: the hidden states before some block.
 
@@ -115,10 +89,11 @@ class Stream:
         self.hidden = [embed(x, table) for x in ids]
         if config.embedding_scale != 1:
             self.hidden = [x * x.new_tensor(config.embedding_scale) for x in self.hidden]
-        self._caches = {T: OneStep(T) for T in {x.shape[1] for x in ids}}
+        lengths = {x.shape[1] for x in ids}
+        self._caches = {T: OnePass(torch.arange(T)[None]) for T in lengths}
         # Sequences of one length share rotations and masks.
         self._steps = {
-            T: Step(cache.positions, config.head_dim, table.device, cache.lengths)
+            T: Step(cache.positions, config.head_dim, table.device, torch.tensor([T]))
             for T, cache in self._caches.items()
         }
 

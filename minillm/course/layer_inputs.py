@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minillm.course.probes import OnePass, forward
+from minillm.course.probes import forward
+from minillm.kv_cache.one_pass import OnePass
 from minillm.llm import LLM
 from minillm.quantization.statistics import Statistics
 

@@ -10,9 +10,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from minillm.course.probes import OnePass, forward
+from minillm.course.probes import forward
 from minillm.course.timing import timed
 from minillm.course.trace import plain_weights, replaced
+from minillm.kv_cache.one_pass import OnePass
 from minillm.layers.embedding import embed
 from minillm.llm import LLM
 from minillm.model import Block, Step

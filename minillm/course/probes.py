@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minillm.kv_cache.base import KVCache
+from minillm.kv_cache.one_pass import OnePass
 from minillm.llm import LLM
 
 CORPUS = Path(__file__).resolve().parents[2] / "data" / "corpus.txt"
@@ -30,38 +30,6 @@ CAPITALS = {
     " Greece": " Athens",
 }
 COPY_TOKENS = 40
-
-
-class OnePass(KVCache):
-    """No cache at all: one forward pass over whole texts, at positions of the caller's choice.
-
-    positions: (B, T), increasing along each row. A gap in them is a gap in time: nothing stands
-    there, but distances count it.
-    """
-
-    def __init__(self, positions: Tensor) -> None:
-        self.positions = positions
-        self.lengths = torch.zeros(len(positions), dtype=torch.int64)
-
-    def advance(self, counts: Sequence[int], width: int) -> Tensor:
-        """The positions, as they were given."""
-        return self.positions
-
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Nothing is kept: the keys of this pass are all there are."""
-        return k, v, self.positions
-
-    def truncate(self, lengths: Sequence[int]) -> None:
-        """There is nothing to forget."""
-
-    def select(self, rows: Sequence[int]) -> None:
-        """Keep the positions of these rows."""
-        self.positions = self.positions[list(rows)]
-
-    @property
-    def nbytes(self) -> int:
-        """Nothing is held."""
-        return 0
 
 
 @torch.inference_mode()

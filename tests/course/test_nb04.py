@@ -13,9 +13,10 @@ from minillm.course import passes
 from minillm.course.figures import nb04 as figures
 from minillm.course.measurements.nb04 import ranks
 from minillm.course.precomputed import stored
-from minillm.course.probes import OnePass, capital_ids, doc_ids
+from minillm.course.probes import capital_ids, doc_ids
 from minillm.course.sampler import about, filtered, kept, sampling_explorer, sampling_html
 from minillm.course.trace import cut_edge
+from minillm.kv_cache.one_pass import OnePass
 from minillm.sampling import apply_temperature, apply_top_p
 
 REFERENCE = Path(__file__).parents[2] / "data" / "reference" / "transformers_logits.json"
