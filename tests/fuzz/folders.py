@@ -97,25 +97,28 @@ BASES = {
 }
 
 
-def build(root: Path) -> None:
-    """Write a folder for each of BASES under `root`, always the same bytes."""
-    for name, base in BASES.items():
-        folder = root / name
-        folder.mkdir(parents=True)
-        path = folder / "tokenizer.json"
-        if base.tokenizer == "bytes":
-            vocab_size = tokenizers.byte_level(path)
-        else:
-            vocab_size = tokenizers.sentencepiece(path, prefix=base.tokenizer == "llama")
-        write_model(folder, base, vocab_size)
-        _write(folder / "generation_config.json", {"eos_token_id": [vocab_size - 1]})
-        described: dict[str, Any] = {"bos_token": "<|im_start|>"}
-        described["eos_token"] = {"content": "<|im_end|>"}
-        if base.sharded:
-            (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-        else:
-            described["chat_template"] = TEMPLATE
-        _write(folder / "tokenizer_config.json", described)
+def build(root: Path, name: str) -> None:
+    """Write the folder of one of BASES under `root`, always the same bytes."""
+    write_folder(root / name, BASES[name])
+
+
+def write_folder(folder: Path, base: Base) -> None:
+    """Write a new folder with the model, its tokenizer and its chat template."""
+    folder.mkdir(parents=True)
+    path = folder / "tokenizer.json"
+    if base.tokenizer == "bytes":
+        vocab_size = tokenizers.byte_level(path)
+    else:
+        vocab_size = tokenizers.sentencepiece(path, prefix=base.tokenizer == "llama")
+    write_model(folder, base, vocab_size)
+    _write(folder / "generation_config.json", {"eos_token_id": [vocab_size - 1]})
+    described: dict[str, Any] = {"bos_token": "<|im_start|>"}
+    described["eos_token"] = {"content": "<|im_end|>"}
+    if base.sharded:
+        (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    else:
+        described["chat_template"] = TEMPLATE
+    _write(folder / "tokenizer_config.json", described)
 
 
 def write_model(folder: Path, base: Base, vocab_size: int) -> None:

@@ -145,15 +145,14 @@ def source_of(base: Path) -> Path:
     return base.parent.with_name(f"{base.parent.name}-sources") / base.name
 
 
-def build(root: Path) -> None:
-    """Write model.gguf for each of BASES under `root`, and beside `root` what it was made of."""
-    for name, base in BASES.items():
-        (root / name).mkdir(parents=True)
-        source = source_of(root / name)
-        source.mkdir(parents=True)
-        tokens = tokenizers.gguf_tokens(base.tokenizer, source)
-        write_model(source, base.folder, len(tokens["tokens"]))
-        _write(root / name / "model.gguf", base, source, tokens)
+def build(root: Path, name: str) -> None:
+    """Write model.gguf for one of BASES under `root`, and beside `root` what it was made of."""
+    base, source = BASES[name], source_of(root / name)
+    (root / name).mkdir(parents=True)
+    source.mkdir(parents=True)
+    tokens = tokenizers.gguf_tokens(base.tokenizer, source)
+    write_model(source, base.folder, len(tokens["tokens"]))
+    _write(root / name / "model.gguf", base, source, tokens)
 
 
 def _write(path: Path, base: GGUFBase, source: Path, tokens: dict[str, Any]) -> None:

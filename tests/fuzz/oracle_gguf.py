@@ -11,7 +11,8 @@ from tests.fuzz.gguf_back import to_folder
 from tests.fuzz.gguf_format import Document, decode, stored
 from tests.fuzz.gguf_models import BASES, source_of
 from tests.fuzz.gguf_tokens import token_ids
-from tests.fuzz.oracle import TEXTS, compare_logits, same_stream, same_text, tolerance_for
+from tests.fuzz.oracle import TEXTS, same_stream, same_text
+from tests.fuzz.oracle_logits import compare_logits, tolerance_for
 from tests.fuzz.tables import WrongError, difference
 
 

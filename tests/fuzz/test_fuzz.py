@@ -1,7 +1,8 @@
 """Damaged models: each one works as its files say, or is refused by a clear error, quickly.
 
 MINILLM_FUZZ_N is the number of mutations, drawn anew each time; without it 300 are made, always
-the same. MINILLM_FUZZ_SEED repeats an earlier run.
+the same. MINILLM_FUZZ_SEED repeats an earlier run. MINILLM_FUZZ_BASES="packed*" damages only models
+of such names.
 """
 
 import json
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PER_WORKER = 500
 WORKERS = min(os.cpu_count() or 1, 4)
 MOST_FAULTS = 40
+ONLY = os.environ.get("MINILLM_FUZZ_BASES", "*")
 
 
 def work(seed, number, count, bases):
@@ -58,7 +60,8 @@ def run(seed, numbers, bases, faults):
         results += found
         for result in found:
             if result["outcome"] == "fault":
-                again = f"python -m tests.fuzz.worker {seed} {result['number']} --keep /tmp/damaged"
+                again = f"python -m tests.fuzz.worker {seed} {result['number']} --only '{ONLY}'"
+                again += " --keep /tmp/damaged"
                 faults.append(f"{result['what']}\n  {result['how']}\n  again: {again}")
                 print(faults[-1], flush=True)
     return results
@@ -67,7 +70,7 @@ def run(seed, numbers, bases, faults):
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory):
     root = tmp_path_factory.mktemp("fuzz") / "bases"
-    build(root)
+    build(root, ONLY)
     return root
 
 

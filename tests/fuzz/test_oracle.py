@@ -5,10 +5,12 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
 from minillm.llm import LLM
 from minillm.model import Transformer
 from minillm.tokenizer import ChatTemplate
+from minillm.weights import pack
 from tests.fuzz.folders import TEMPLATE
 from tests.fuzz.gguf_format import decode, encode
 from tests.fuzz.tables import WrongError, folder_tensors
@@ -87,6 +89,32 @@ def test_a_feature_that_transformers_does_not_read(bases, tmp_path):
     other.config = replace(other.config, rms_norm_eps=0.5)
     with pytest.raises(WrongError, match="transformers refuses it"):
         explain(other, folder, undamaged, bases / "qwen3")
+
+
+@pytest.fixture(params=["packed_gptq", "packed_gptq_v2", "packed_awq"])
+def packed(request, bases):
+    folder = bases / request.param
+    return folder, LLM.from_pretrained(folder, device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("what", ["codes", "scales", "zeros", "order"])
+def test_packed_weights_that_are_read_wrongly(packed, what):
+    folder, llm = packed
+    layer = llm.model.layers[1].self_attn.q_proj
+    part = torch.arange(layer.in_features) if what == "order" else getattr(layer, what)
+    setattr(layer, what, part.roll(1, dims=-1))
+    if what == "zeros":
+        layer.zeros = layer.zeros - 1
+    with pytest.raises(WrongError, match="logits differ"):
+        explain(llm, folder, llm, folder)
+
+
+def test_packed_weights_that_are_written_wrongly(packed, monkeypatch):
+    folder, llm = packed
+    right = pack.pack_words
+    monkeypatch.setattr(pack, "pack_words", lambda codes, bits: right(codes.flip(0), bits))
+    with pytest.raises(WrongError, match="another when it is written"):
+        explain(llm, folder, llm, folder)
 
 
 @pytest.mark.parametrize("damage", ["gap", "overlap", "tail"])

@@ -1,14 +1,16 @@
 """Damage a model, load it, generate, and judge what happened: one JSON line per mutation.
 
-    python -m tests.fuzz.worker SEED NUMBER [COUNT] [--bases FOLDER] [--keep FOLDER]
+    python -m tests.fuzz.worker SEED NUMBER [COUNT] [--bases FOLDER | --only NAMES] [--keep FOLDER]
 
-does mutation NUMBER of SEED again (and COUNT - 1 after it); --keep leaves the damaged folder there
-and shows the traceback of a fault. It runs in a process of its own, so that a crash, an endless
-loop or a huge allocation hurts nobody else.
+does mutation NUMBER of SEED again (and COUNT - 1 after it); --only takes a pattern of names, as the
+run to repeat had it in MINILLM_FUZZ_BASES; --keep leaves the damaged folder there and shows the
+traceback of a fault. It runs in a process of its own, so that a crash, an endless loop or a huge
+allocation hurts nobody else.
 """
 
 import argparse
 import faulthandler
+import fnmatch
 import json
 import random
 import re
@@ -28,7 +30,7 @@ import transformers
 
 from minillm.llm import LLM
 from minillm.sampling import SamplingParams
-from tests.fuzz import folders, gguf_models, oracle, oracle_gguf
+from tests.fuzz import folders, gguf_models, oracle, oracle_gguf, packed_models
 from tests.fuzz.damage import mutate
 from tests.fuzz.damage.config import CONFIG_KEYS, ROPE_KEYS
 from tests.fuzz.tables import WrongError
@@ -44,7 +46,7 @@ NAMES = re.compile(
     r"chat template|weights do not fit|the logits are|layers are described|RoPE factor|YaRN|"
     r"the tokenizer has \d+ ids|the prompt|added_tokens|model\.|pre_tokenizer|"
     r"post_processor|normalizer|decoder|no weights|token id|\.gguf|"
-    + "|".join(CONFIG_KEYS + ROPE_KEYS)
+    r"\.qweight|\.qzeros|\.scales|\.g_idx|" + "|".join(CONFIG_KEYS + ROPE_KEYS)
 )
 
 
@@ -79,11 +81,12 @@ def judge(model: Path) -> tuple[str, str, LLM | None]:
     return "works", "", llm
 
 
-def build(bases: Path) -> None:
-    """Write every model to damage, each in a folder of its own."""
+def build(bases: Path, pattern: str = "*") -> None:
+    """Write the models to damage whose names fit the pattern, each in a folder of its own."""
     transformers.utils.logging.disable_progress_bar()
-    folders.build(bases)
-    gguf_models.build(bases)
+    for module in (folders, gguf_models, packed_models):
+        for name in fnmatch.filter(module.BASES, pattern):
+            module.build(bases, name)
 
 
 def model_of(folder: Path, base: str) -> Path:
@@ -183,6 +186,7 @@ def main() -> None:
     parser.add_argument("number", type=int)
     parser.add_argument("count", type=int, nargs="?", default=1)
     parser.add_argument("--bases", type=Path)
+    parser.add_argument("--only", default="*")
     parser.add_argument("--keep", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -192,7 +196,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         bases = arguments.bases or Path(temporary) / "bases"
         if arguments.bases is None:
-            build(bases)
+            build(bases, arguments.only)
         folder = arguments.keep or Path(temporary) / "model"
         undamaged = {}
         # What the first use of everything takes does not count.

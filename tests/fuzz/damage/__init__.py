@@ -13,6 +13,8 @@ from tests.fuzz.damage.config import config_value, end_tokens, other_family, rop
 from tests.fuzz.damage.files import json_bytes, json_node, whole_file
 from tests.fuzz.damage.gguf_metadata import gguf_template, gguf_tokens, gguf_value
 from tests.fuzz.damage.gguf_tensors import gguf_bytes, gguf_record, gguf_table
+from tests.fuzz.damage.packed import packed_head, packed_layer
+from tests.fuzz.damage.packing import packing_value
 from tests.fuzz.damage.safetensors import (
     cut_weights,
     header_bits,
@@ -24,6 +26,7 @@ from tests.fuzz.damage.safetensors import (
 )
 from tests.fuzz.damage.templates import chat_template
 from tests.fuzz.damage.tokenizer import tokenizer_part, tokenizer_settings
+from tests.fuzz.damage.values import read_json
 
 Kind = Callable[[Path, random.Random], str]
 
@@ -48,6 +51,9 @@ FOLDER: dict[Kind, int] = {
     whole_file: 4,
 }
 
+# Of folders with packed weights, half the damage is to these and to what is said of them.
+PACKED = FOLDER | {packing_value: 35, packed_layer: 45, packed_head: 3}
+
 GGUF: dict[Kind, int] = {
     gguf_value: 10,
     gguf_tokens: 6,
@@ -60,7 +66,11 @@ GGUF: dict[Kind, int] = {
 
 def mutate(folder: Path, rng: random.Random) -> tuple[list[str], str]:
     """Damage a model in one way, sometimes in two: the names of the kinds, and what they did."""
-    kinds = GGUF if (folder / "model.gguf").exists() else FOLDER
+    kinds = FOLDER
+    if (folder / "model.gguf").exists():
+        kinds = GGUF
+    elif "quantization_config" in read_json(folder / "config.json"):
+        kinds = PACKED
     times = 2 if rng.random() < 0.15 else 1
     names, done = [], []
     for kind in rng.choices(list(kinds), list(kinds.values()), k=times):

@@ -1,12 +1,16 @@
 """Damage to safetensors files and to the index of their shards."""
 
 import json
+import math
 import random
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.fuzz.damage.values import HOSTILE, flip, read, read_json, show, write_json
+
+# Type, shape and bytes of each tensor.
+Tensors: TypeAlias = dict[str, tuple[str, list[int], bytes]]
 
 DTYPES = ["F16", "BF16", "F64", "I32", "U32", "BOOL", "F4", "F8_E4M3", "f32", 7, None]
 
@@ -29,7 +33,7 @@ def length_prefix(folder: Path, rng: random.Random) -> str:
 
 def header_entry(folder: Path, rng: random.Random) -> str:
     """Change what the header says of one tensor."""
-    path, header, values = _parsed(folder, rng)
+    path, header, values = parsed(folder, rng)
     if not header:
         return f"{path.name} has no header left"
     name = rng.choice(list(header))
@@ -63,20 +67,17 @@ def header_entry(folder: Path, rng: random.Random) -> str:
     text = json.dumps(header)
     if what == "twice":
         text = text[:-1] + ", " + json.dumps({name: entry})[1:]
-    _write(path, text, values)
+    write_file(path, text, values)
     return f"{what} of {name!r} in {path.name}: {show(header.get(name))}"
 
 
 def weight_table(folder: Path, rng: random.Random) -> str:
     """Drop, duplicate, rename, reshape or swap whole tensors; the file itself stays well formed."""
-    path, header, values = _parsed(folder, rng)
+    path, header, values = parsed(folder, rng)
     names = list(header)
     if len(names) < 2:
         return f"{path.name} has no tensors to change"
-    tensors = {
-        name: (entry["dtype"], entry["shape"], bytes(values[slice(*entry["data_offsets"])]))
-        for name, entry in header.items()
-    }
+    tensors = tensors_of(header, values)
     name, other = rng.sample(names, 2)
     what = rng.choice(["drop", "duplicate", "rename", "reshape", "swap", "retype", "layer", "move"])
     dtype, shape, data = tensors[name]
@@ -99,14 +100,14 @@ def weight_table(folder: Path, rng: random.Random) -> str:
             data,
         )
     elif what == "reshape":
-        flat = [len(data) // 4]
+        flat = [math.prod(shape)]
         tensors[name] = dtype, rng.choice([shape[::-1], flat, [1, *shape], [*shape, 1]]), data
     elif what == "swap":  # of one shape: a file as valid as before
         tensors[name], tensors[other] = tensors[other], tensors[name]
     elif what == "retype":
         half = {"F16": 2, "BF16": 2, "F64": 8, "I32": 4, "F8_E4M3": 1, "BOOL": 1}
         new = rng.choice(list(half))
-        tensors[name] = new, shape, data[:1] * (len(data) // 4 * half[new])
+        tensors[name] = new, shape, data[:1] * (math.prod(shape) * half[new])
     elif what == "layer":
         tensors = {
             key.replace(".1.", f".{rng.choice(['01', '2', '-1'])}.", 1): tensors[key]
@@ -114,12 +115,7 @@ def weight_table(folder: Path, rng: random.Random) -> str:
         }
     else:
         tensors = dict(rng.sample(list(tensors.items()), len(tensors)))
-    new_header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for key, (dtype, shape, data) in tensors.items():
-        begin, end = end, end + len(data)
-        new_header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-    _write(path, json.dumps(new_header), b"".join(data for _, _, data in tensors.values()))
+    write_tensors(path, tensors)
     return f"{what} {name!r} ({other!r}) in {path.name}"
 
 
@@ -183,7 +179,8 @@ def _weights(folder: Path, rng: random.Random) -> tuple[Path, bytearray]:
     return path, bytearray(read(path))
 
 
-def _parsed(folder: Path, rng: random.Random) -> tuple[Path, dict[str, Any], bytes]:
+def parsed(folder: Path, rng: random.Random) -> tuple[Path, dict[str, Any], bytes]:
+    """A safetensors file of the folder, its header (empty where it is none) and its data."""
     path, data = _weights(folder, rng)
     length = int.from_bytes(data[:8], "little")
     try:
@@ -196,6 +193,25 @@ def _parsed(folder: Path, rng: random.Random) -> tuple[Path, dict[str, Any], byt
     return path, header, bytes(data[8 + length :])
 
 
-def _write(path: Path, header: str, values: bytes) -> None:
+def write_file(path: Path, header: str, values: bytes) -> None:
+    """Write a file of this header, well formed or not."""
     encoded = header.encode("utf-8", "replace")
     path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + values)
+
+
+def tensors_of(header: dict[str, Any], values: bytes) -> Tensors:
+    """The tensors that a header describes."""
+    return {
+        name: (entry["dtype"], entry["shape"], values[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+    }
+
+
+def write_tensors(path: Path, tensors: Tensors) -> None:
+    """Write a file that is well formed."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape, data) in tensors.items():
+        begin, end = end, end + len(data)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    write_file(path, json.dumps(header), b"".join(data for _, _, data in tensors.values()))
