@@ -107,7 +107,7 @@ def _packing(config: Settings, layout: Layout, zero_offset: int) -> Packing:
         raise ValueError(f"pack_dtype is {config['pack_dtype']!r:.200}; supported is int32")
     if config.get("is_marlin_format"):
         raise ValueError("is_marlin_format is true; supported are the formats gptq and gptq_v2")
-    written_by = f"{config.get('meta')} {config.get('provider')} {config.get('quant_method')}"
+    written_by = str([config.get(key) for key in ("meta", "provider", "quant_method")]).lower()
     return Packing(
         layout=layout,
         bits=bits,
