@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,7 +63,19 @@ def plain_weight(layer: str, parts: dict[str, Tensor], config: dict[str, Any]) -
     told = config.get("dynamic") or config.get("extra_config")  # layers differ
     if not told and (bits != config["bits"] or C // G not in sizes):
         raise WrongError(f"{layer} has {bits} bits and groups of {C // G}: {config!r:.500}")
+    if awq and bits == 8:
+        return _awq_octets(parts)
     return meaning(*_zeros_as_they_are(parts, layout, config))
+
+
+def _awq_octets(parts: dict[str, Tensor]) -> Tensor:
+    """8 bits in AWQ's layout, in which GPTQModel keeps the outputs of a word in order."""
+    codes, zeros = (parts[part].numpy().view(np.uint8) for part in ("qweight", "qzeros"))
+    groups = np.arange(len(codes)) * len(zeros) // len(codes)
+    if "g_idx" in parts:
+        groups = parts["g_idx"].numpy()
+    weight = (codes.astype(np.float64) - zeros[groups]) * parts["scales"].double().numpy()[groups]
+    return torch.tensor(weight.T).float().contiguous()
 
 
 def _zeros_as_they_are(

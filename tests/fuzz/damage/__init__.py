@@ -13,7 +13,7 @@ from tests.fuzz.damage.config import config_value, end_tokens, other_family, rop
 from tests.fuzz.damage.files import json_bytes, json_node, whole_file
 from tests.fuzz.damage.gguf_metadata import gguf_template, gguf_tokens, gguf_value
 from tests.fuzz.damage.gguf_tensors import gguf_bytes, gguf_record, gguf_table
-from tests.fuzz.damage.packed import packed_head, packed_layer
+from tests.fuzz.damage.packed import packed_head, packed_layer, zero_points
 from tests.fuzz.damage.packing import packing_value
 from tests.fuzz.damage.safetensors import (
     cut_weights,
@@ -52,7 +52,7 @@ FOLDER: dict[Kind, int] = {
 }
 
 # Of folders with packed weights, half the damage is to these and to what is said of them.
-PACKED = FOLDER | {packing_value: 35, packed_layer: 45, packed_head: 3}
+PACKED = FOLDER | {packing_value: 35, packed_layer: 45, packed_head: 3, zero_points: 6}
 
 GGUF: dict[Kind, int] = {
     gguf_value: 10,

@@ -23,6 +23,17 @@ TYPES: dict[str, type[np.generic]] = {
     "F64": np.float64,
     "BOOL": np.bool_,
 }
+# What programs say of themselves, on which it depends how they store zero points.
+WRITERS: list[dict[str, Any]] = [
+    {"meta": None},
+    {"meta": {"quantizer": ["gptqmodel:2.0.0"]}},
+    {"meta": {"quantizer": "GPTQModel:5.0"}},
+    {"provider": "auto-round"},
+    {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"},
+    {"quant_method": "auto-round", "packing_format": "auto_round:gptqmodel"},
+    {"quant_method": "auto-round", "packing_format": "auto_round"},
+    {"quant_method": "Auto-Round", "packing_format": "auto_round:gptq:exllamav2"},
+]
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 
 
@@ -69,6 +80,24 @@ def packed_head(folder: Path, rng: random.Random) -> str:
             _put(tensors, f"lm_head.{part}", array)
     write_tensors(path, tensors)
     return f"the head is {layer} over and over"
+
+
+def zero_points(folder: Path, rng: random.Random) -> str:
+    """Zero points of any value in all layers, as one program or another would store them."""
+    path, header, values = parsed(folder, rng)
+    tensors = tensors_of(header, values)
+    for name, (kind, shape, data) in tensors.items():
+        if name.endswith(".qzeros"):
+            one = rng.choice([rng.randbytes(4), b"\xff\xff\xff\xff", b"\x0f\xf0\xff\x00"])
+            words = one * (len(data) // 4) if rng.random() < 0.5 else rng.randbytes(len(data))
+            tensors[name] = kind, shape, words
+    write_tensors(path, tensors)
+    config = read_json(folder / "config.json")
+    said = rng.choice(WRITERS) | {"checkpoint_format": rng.choice(["gptq", "gptq_v2", None])}
+    if config["quantization_config"]["quant_method"] == "gptq":
+        config["quantization_config"] |= said | {"sym": rng.random() < 0.3}
+        write_json(folder / "config.json", config, rng)
+    return f"any zero points, {said}"
 
 
 def _numbers(parts: dict[str, Array], rng: random.Random) -> str:
