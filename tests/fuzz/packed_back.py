@@ -5,6 +5,7 @@ them. `WrongError` names what nothing in the files explains.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,25 @@ def is_packed(folder: Path) -> bool:
 def plain_weights(folder: Path) -> dict[str, Tensor]:
     """The weights of `folder`; packed ones are float32."""
     config = json.loads((folder / "config.json").read_bytes()).get("quantization_config")
+    tensors = {name: _tensor(stored) for name, stored in folder_tensors(folder).items()}
+    return unpacked(tensors, config)
+
+
+def unpacked(tensors: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
+    """These tensors with the parts of each packed weight X as X.weight, float32.
+
+    config: what config.json calls quantization_config.
+    """
     if not isinstance(config, dict):
         raise WrongError(f"packed weights, and quantization_config is {config!r:.200}")
     found: dict[str, Tensor] = {}
     layers: dict[str, dict[str, Tensor]] = {}
-    for name, stored in folder_tensors(folder).items():
+    for name, tensor in tensors.items():
         layer, _, part = name.rpartition(".")
         if part in PARTS:
-            layers.setdefault(layer, {})[part] = _tensor(stored)
+            layers.setdefault(layer, {})[part] = tensor
         else:
-            found[name] = _tensor(stored)
+            found[name] = tensor
     for layer, parts in layers.items():
         if f"{layer}.weight" in found:
             raise WrongError(f"{layer} is there twice")
