@@ -52,7 +52,7 @@ FOLDER: dict[Kind, int] = {
 }
 
 # Of folders with packed weights, half the damage is to these and to what is said of them.
-PACKED = FOLDER | {packing_value: 35, packed_layer: 45, packed_head: 3, zero_points: 6}
+PACKED = FOLDER | {packing_value: 35, packed_layer: 45, packed_head: 3, zero_points: 8}
 
 GGUF: dict[Kind, int] = {
     gguf_value: 10,

@@ -34,6 +34,8 @@ WRITERS: list[dict[str, Any]] = [
     {"quant_method": "auto-round", "packing_format": "auto_round"},
     {"quant_method": "Auto-Round", "packing_format": "auto_round:gptq:exllamav2"},
 ]
+# Words of zero points in the middle, as they are and less 1.
+MIDDLE = [b"\x88" * 4, b"\x80" * 4, b"\x77" * 4, b"\x7f" * 4]
 PARTS = ("qweight", "qzeros", "scales", "g_idx")
 
 
@@ -88,14 +90,14 @@ def zero_points(folder: Path, rng: random.Random) -> str:
     tensors = tensors_of(header, values)
     for name, (kind, shape, data) in tensors.items():
         if name.endswith(".qzeros"):
-            one = rng.choice([rng.randbytes(4), b"\xff\xff\xff\xff", b"\x0f\xf0\xff\x00"])
-            words = one * (len(data) // 4) if rng.random() < 0.5 else rng.randbytes(len(data))
+            one = rng.choice([*MIDDLE, *MIDDLE, rng.randbytes(4), b"\xff" * 4, b"\x0f\xf0\xff\x00"])
+            words = one * (len(data) // 4) if rng.random() < 0.7 else rng.randbytes(len(data))
             tensors[name] = kind, shape, words
     write_tensors(path, tensors)
     config = read_json(folder / "config.json")
     said = rng.choice(WRITERS) | {"checkpoint_format": rng.choice(["gptq", "gptq_v2", None])}
     if config["quantization_config"]["quant_method"] == "gptq":
-        config["quantization_config"] |= said | {"sym": rng.random() < 0.3}
+        config["quantization_config"] |= said | {"sym": rng.random() < 0.5}
         write_json(folder / "config.json", config, rng)
     return f"any zero points, {said}"
 
@@ -143,10 +145,13 @@ def _shape(parts: dict[str, Array], rng: random.Random) -> str:
 
 
 def _type(parts: dict[str, Array], rng: random.Random) -> str:
-    part = rng.choice(list(parts))
-    kind = rng.choice(list(TYPES.values()))
+    """Another type; scales with more digits than they had."""
+    part = rng.choice(["scales", *parts])
+    usual = [np.float32] * 4 if part == "scales" else [np.int64]
+    kind = rng.choice([*usual, *TYPES.values()])
+    more = 1 + rng.random() if part == "scales" else 1
     with np.errstate(all="ignore"):
-        parts[part] = parts[part].astype(kind)
+        parts[part] = (parts[part] * np.float64(more)).astype(kind)
     return f"{part} becomes {kind.__name__}"
 
 
