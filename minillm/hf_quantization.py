@@ -100,12 +100,10 @@ def _packing(config: Settings, layout: Layout, zero_offset: int) -> Packing:
         raise ValueError(f"bits is {bits!r:.200}; supported are 4 and 8")
     if isinstance(size, bool) or not isinstance(size, int) or not (size == -1 or size > 0):
         raise ValueError(f"group_size is {size!r:.200}; a positive whole number or -1 is needed")
-    symmetric = or_default(config, "sym", False)
-    if not isinstance(symmetric, bool):
-        raise ValueError(f"sym is {symmetric!r:.200}; true or false is needed")
+    symmetric, act_order = _flag(config, "sym"), _flag(config, "desc_act")
     if config.get("pack_dtype") not in (None, "int32", "torch.int32"):
         raise ValueError(f"pack_dtype is {config['pack_dtype']!r:.200}; supported is int32")
-    if config.get("is_marlin_format"):
+    if _flag(config, "is_marlin_format"):
         raise ValueError("is_marlin_format is true; supported are the formats gptq and gptq_v2")
     written_by = str([config.get(key) for key in ("meta", "provider", "quant_method")]).lower()
     return Packing(
@@ -115,9 +113,16 @@ def _packing(config: Settings, layout: Layout, zero_offset: int) -> Packing:
         symmetric=symmetric and layout == "gptq",
         zero_offset=zero_offset,
         borrows=any(name in written_by for name in BORROWING),
-        act_order=bool(config.get("desc_act")) and layout == "gptq" and size != -1,
+        act_order=act_order and layout == "gptq" and size != -1,
         mixed=bool(config.get("dynamic") or config.get("extra_config")),
     )
+
+
+def _flag(config: Settings, key: str) -> bool:
+    value = or_default(config, key, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} is {value!r:.200}; true or false is needed")
+    return value
 
 
 def _word(config: Settings, key: str, default: str = "") -> str:

@@ -64,6 +64,7 @@ def test_a_model_is_the_same_however_its_weights_are_packed(config):
         (GPTQ | {"group_size": True}, "group_size is True"),
         (GPTQ | {"group_size": 32.0}, "group_size is 32.0"),
         (GPTQ | {"sym": "yes"}, "sym is 'yes'; true or false is needed"),
+        (GPTQ | {"desc_act": "false"}, "desc_act is 'false'; true or false is needed"),
         (GPTQ | {"checkpoint_format": "marlin"}, "'marlin'; supported is gptq and gptq_v2"),
         (GPTQ | {"checkpoint_format": "gptq_p"}, "'gptq_p'"),
         (GPTQ | {"checkpoint_format": "gptq", "format": "gptq_v2"}, "'gptq, gptq_v2'"),
