@@ -7,9 +7,10 @@ import pytest
 
 # A small model first, so that what libraries take at their first use does not count.
 MEMORY = """
-import resource
+import os
 import psutil, torch
 from minillm.config import LayerConfig, ModelConfig
+from minillm.course.tool.run import high_water_bytes
 from minillm.model import Transformer
 from minillm.quantization.scheme import Scheme
 from minillm.quantize import quantize_model
@@ -22,7 +23,7 @@ def changed(count, width, intermediate):
     before = psutil.Process().memory_info().rss
     scheme = Scheme("gptq", 4, 64, symmetric=False)
     report = quantize_model(model, scheme, [[i % 64 for i in range(256)]] * 2)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = high_water_bytes(os.getpid())
     freed = before - psutil.Process().memory_info().rss
     return (peak - before) / block, freed / (report.bytes_before - report.bytes_after)
 
@@ -33,7 +34,7 @@ print(*changed(5, 512, 1_536))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss counts in kilobytes on Linux only")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's account of memory")
 def test_memory_stays_near_the_model(record_property):
     done = subprocess.run(
         [sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True

@@ -10,6 +10,7 @@ ordering that must hold does not.
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -21,6 +22,7 @@ from minillm.bench import machine
 from minillm.course.measurements.nb07 import head, measured
 from minillm.course.quality import TOKENS, Quality, claims
 from minillm.course.storage import METHODS
+from minillm.course.tool.run import high_water_bytes
 
 WIDTH = max(len(method.title) for method in METHODS.values())
 SOURCE_GRID = """\
@@ -106,6 +108,8 @@ def print_claims(rows: dict[str, Quality]) -> bool:
 
 def peak_memory() -> str:
     """The most memory that this process had at any time."""
+    if on_linux := high_water_bytes(os.getpid()):  # getrusage begins with what the parent had
+        return f"{on_linux / 1e9:.2f} GB"
     try:
         import resource
     except ImportError:  # Windows

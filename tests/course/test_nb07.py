@@ -204,7 +204,7 @@ def test_what_the_ledger_says_of_weights(rows):
     assert changed == pytest.approx([0.3, 0.2, 0.2], abs=0.02)
     names = ("int4-64", "gptq-64", "gptq-64-order", "awq-64", "int8-channel", "bfloat16")
     divergences = [rows[name]["kl"] for name in names]
-    assert divergences == pytest.approx([0.25, 0.20, 0.10, 0.10, 0.002, 0.001], abs=0.006)
+    assert divergences == pytest.approx([0.25, 0.17, 0.11, 0.10, 0.002, 0.001], abs=0.006)
     assert rows["int8-channel"]["same_top"] == pytest.approx(0.97, abs=0.005)
     assert rows["int8-activations"]["kl"] / rows["int8-channel"]["kl"] == pytest.approx(10, abs=1)
 

@@ -98,7 +98,8 @@ def test_no_value_is_off_by_more_than_half_a_scale(numbers, bits, unit):
     x = torch.tensor(numbers)[:, None].expand(-1, 2) * unit
     groups = quantize_kv(x, (len(numbers), 1), bits)
     off = (dequantize_kv(groups, bits).double() - x.double()).abs()
-    rounding = 2.0**-22 * x.double().abs().max() + 2e-45  # of float32 itself
+    # Of float32 itself: numbers, and steps down to its least one, 1.4e-45.
+    rounding = 2.0**-22 * x.double().abs().max() + 2e-45 * 2**bits
     assert (off <= groups.scales.double() / 2 + rounding).all()
     # The scale is at most 1/128 coarser than the range asks for, the minimum as much lower.
     low, high = x.double().amin(dim=0), x.double().amax(dim=0)
