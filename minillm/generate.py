@@ -64,7 +64,7 @@ def prefill(
     mask hides. chunk_size: run at most so many positions at a time (less memory, same result).
     Returns (B, V): only the last position of each prompt is projected to the vocabulary.
     """
-    device = model.embed_tokens.weight.device
+    device = next(model.parameters()).device
     longest = max(len(prompt) for prompt in prompts)
     lengths = cache.lengths + torch.tensor([len(prompt) for prompt in prompts])
     last: list[Tensor] = [torch.empty(0)] * len(prompts)

@@ -129,7 +129,7 @@ class Transformer(nn.Module):
 
         With tied embeddings the projection is the embedding table itself. 2·C·V FLOPs a position.
         """
-        if self.config.tie_word_embeddings:
+        if not hasattr(self, "lm_head"):
             return nn.functional.linear(hidden, self.embed_tokens.weight)
         out: Tensor = self.lm_head(hidden)
         return out

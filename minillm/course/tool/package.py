@@ -22,7 +22,7 @@ LEVELS = (
     ("kv_cache",),
     ("model",),
     ("calibration",),
-    ("weights", "generate", "device", "quantize"),
+    ("weights", "generate", "device", "quantize", "engines"),
     ("streaming",),
     ("llm", "gqa"),
     ("bench", "eval", "inspection"),

@@ -1,0 +1,54 @@
+"""Engines: ways to run a whole step faster than module by module, and the choice between them."""
+
+import warnings
+from functools import cache
+
+import torch
+
+from minillm.engines.base import Accelerated, Engine, Unsupported
+from minillm.model import Transformer
+
+BACKENDS = ("auto", "torch", "cpu", "cuda")
+
+
+def accelerate(model: Transformer, backend: str = "auto") -> Transformer:
+    """The model, run by the engine of this name where there is one.
+
+    backend: "torch" is plain PyTorch, module by module; "cpu" the C++ engine; "cuda" Triton kernels
+    and CUDA graphs; "auto" the one that fits the model's device, or plain PyTorch with one warning
+    that says why. Raises ValueError for an unknown name, and where a named engine cannot run here.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; known are {', '.join(BACKENDS)}")
+    if backend == "torch":
+        return model
+    device = next(model.parameters()).device.type
+    name = device if backend == "auto" else backend
+    if name not in ("cpu", "cuda"):  # Apple's MPS: plain PyTorch is the fast path there
+        return model
+    try:
+        if name != device:
+            raise Unsupported(f"the model is on the device {device}")
+        return Accelerated(model, open_engine(name, model))
+    except Unsupported as reason:
+        if backend != "auto":
+            raise ValueError(f"backend {backend!r} cannot run this model: {reason}") from reason
+        _warn_once(f"running on plain PyTorch, which is slower: {reason}")
+        return model
+
+
+def open_engine(name: str, model: Transformer) -> Engine:
+    """The engine "cpu" or "cuda" for this model; `Unsupported` says why there is none."""
+    with torch.inference_mode():
+        if name == "cpu":
+            from minillm.engines.cpu import CpuEngine
+
+            return CpuEngine(model)
+        from minillm.engines.cuda import CudaEngine
+
+        return CudaEngine(model)
+
+
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=4)

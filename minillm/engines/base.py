@@ -1,0 +1,72 @@
+"""The contract of every engine: a forward pass as a whole, in place of the model's modules."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from minillm.kv_cache.base import KVCache
+from minillm.model import Transformer
+
+
+class Unsupported(ValueError):
+    """Why an engine cannot run a model, or not on this machine; the text completes "because …"."""
+
+
+class Engine(ABC):
+    """Runs the forward pass of one `Transformer`, with the meaning of its modules.
+
+    An engine keeps no state between steps but buffers: everything that a text is made of lies in
+    the KV cache, which the engine advances and fills exactly as the modules would, so that both may
+    take turns on one cache.
+    """
+
+    name: str
+    """As it is printed: "cpu (avx2)"."""
+
+    @abstractmethod
+    def forward(
+        self,
+        ids: Tensor,
+        cache: KVCache,
+        counts: Sequence[int] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor | None:
+        """As `Transformer.forward`: hidden states (B, T, C) after the last norm.
+
+        None, before anything has changed, for a step that the engine does not run: the modules
+        run it then. Raises what the modules would raise.
+        """
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor | None:
+        """As `Transformer.logits`: scores (..., V) in the dtype of hidden (..., C); or None."""
+
+
+class Accelerated(Transformer):
+    """A model with an engine: the same modules, which run only what the engine leaves to them.
+
+    Where one of the model's ops was replaced, the engine steps aside altogether.
+    """
+
+    def __init__(self, model: Transformer, engine: Engine) -> None:
+        self.__dict__.update(model.__dict__)  # nothing is built or copied: the modules are shared
+        self.engine, self._engine_ops = engine, model.ops
+
+    def forward(
+        self,
+        ids: Tensor,
+        cache: KVCache,
+        counts: Sequence[int] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:
+        """As of `Transformer`, by the engine where it can."""
+        hidden = None
+        if self.ops == self._engine_ops:
+            hidden = self.engine.forward(ids, cache, counts, lengths)
+        return super().forward(ids, cache, counts, lengths) if hidden is None else hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As of `Transformer`, by the engine where it can."""
+        scores = self.engine.logits(hidden) if self.ops == self._engine_ops else None
+        return super().logits(hidden) if scores is None else scores
