@@ -221,17 +221,28 @@ def _whole_numbers(text: str) -> list[int]:
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="smollm2", help=MODEL)
-    _add_running(parser)
+    _add_running(parser, backend="auto")
 
 
-def _add_running(parser: argparse.ArgumentParser) -> None:
+def _add_running(parser: argparse.ArgumentParser, backend: str = "torch") -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     parser.add_argument(
-        "--quantize", choices=["int8", "int4"], help="round the layers' weights on loading"
+        "--quantize",
+        choices=["int8", "int4", "gguf"],
+        help="round the layers' weights on loading; gguf: keep the blocks of the .gguf file",
     )
     parser.add_argument(
-        "--kv-cache", choices=["int8", "int4"], help="keep keys and values in so many bits"
+        "--kv-cache",
+        choices=["int8", "int4", "float16", "bfloat16", "float32"],
+        help="keep keys and values in so many bits, or in this type",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "torch", "cpu", "cuda"],
+        default=backend,
+        help="auto: the fastest here, with the blocks of a .gguf file unless --dtype or --quantize "
+        f"is given; torch: module by module; cpu, cuda: that engine (default: {backend})",
     )
     for name, default, text in (
         ("--group-size", None, f"with --quantize: {GROUP_SIZE}"),

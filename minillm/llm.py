@@ -12,6 +12,7 @@ from torch import Tensor
 
 from minillm.config import ModelConfig
 from minillm.device import pick_device, pick_dtype
+from minillm.engines import accelerate, fastest_form
 from minillm.generate import Request, decode, prefill
 from minillm.hf_config import read_config
 from minillm.kv_cache import new_cache
@@ -74,6 +75,7 @@ class LLM:
         quantize: str | Scheme | None = None,
         group_size: int | None = None,
         kv_cache: str | None = None,
+        backend: str = "torch",
         window: int | None = None,
         sinks: int = 0,
         global_every: int | None = None,
@@ -86,8 +88,12 @@ class LLM:
         quantize: "int8" rounds the layers' weights to 8 bits as they are read, with a scale per
         row; "int4" to 4 bits, with a scale and a zero point per group_size columns (128, 64 or 32,
         the first that divides all widths); a `Scheme` anything between. Files that are quantized
-        already (GPTQ, AWQ) need none of this.
-        kv_cache: "int8" or "int4" keeps keys and values in so many bits; see `QuantizedKVCache`.
+        already (GPTQ, AWQ) need none of this. "gguf" runs on the blocks of the GGUF file as they
+        are, see `BlockLinear`.
+        kv_cache: "int8" or "int4" keeps keys and values in so many bits, see `QuantizedKVCache`;
+        "float16" or "bfloat16" in that dtype.
+        backend: "torch" runs module by module; "auto" takes the fastest engine for the device, and
+        on a CPU, unless dtype or quantize is given, the blocks of a GGUF file; see `accelerate`.
         window, sinks, global_every: let layers see the last `window` and first `sinks` tokens only,
         see `ModelConfig.with_window`. Without global layers the length of a text is unlimited.
         Raises FileNotFoundError where the model is not on this machine (nothing is downloaded),
@@ -111,11 +117,12 @@ class LLM:
                     f"{config.vocab_size}"
                 )
             new_cache(config, 1, 1, kind=kv_cache)  # refuses what does not fit before weights load
+            quantize = fastest_form(backend, source, where, dtype, quantize)
             eos = _eos_token_ids(source, config.vocab_size)
             with load_progress(config.num_parameters() * kind.itemsize) as loaded:
                 model = load_transformer(
                     config,
-                    source.weights,
+                    source.block_weights if quantize == "gguf" else source.weights,
                     model_type=settings["model_type"],
                     device=where,
                     dtype=kind,
@@ -123,6 +130,7 @@ class LLM:
                     group_size=group_size,
                     placed=lambda count: loaded(count * kind.itemsize),
                 )
+            model = accelerate(model, backend)
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
             named = str(error).startswith(str(path))
@@ -153,12 +161,12 @@ class LLM:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.model.embed_tokens.weight.device
+        return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the weights and of the KV cache."""
-        return self.model.embed_tokens.weight.dtype
+        return next(self.model.parameters()).dtype
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Scores of every vocabulary entry at every position of one text, without sampling.
@@ -243,7 +251,9 @@ class LLM:
     def __repr__(self) -> str:
         millions = self.config.num_parameters() / 1e6
         kind = str(self.dtype).removeprefix("torch.")
-        return f"LLM({self.name!r}, {millions:.1f}M parameters, {kind}, {self.device})"
+        engine = getattr(self.model, "engine", None)
+        where = str(self.device) if engine is None else engine.name
+        return f"LLM({self.name!r}, {millions:.1f}M parameters, {kind}, {where})"
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, Tensor):

@@ -34,7 +34,7 @@ def load(arguments: argparse.Namespace) -> "LLM":
     from minillm.llm import LLM
 
     options = ["device", "dtype", "quantize", "group_size", "kv_cache"]
-    options += ["window", "sinks", "global_every"]
+    options += ["backend", "window", "sinks", "global_every"]
     return LLM.from_pretrained(
         arguments.model, **{name: getattr(arguments, name) for name in options}
     )

@@ -7,6 +7,9 @@ import torch
 
 from minillm.engines.base import Accelerated, Engine, Unsupported
 from minillm.model import Transformer
+from minillm.quantization.blocks import BLOCK_BYTES
+from minillm.quantization.scheme import Scheme
+from minillm.weights.source import ModelSource
 
 BACKENDS = ("auto", "torch", "cpu", "cuda")
 
@@ -35,6 +38,27 @@ def accelerate(model: Transformer, backend: str = "auto") -> Transformer:
             raise ValueError(f"backend {backend!r} cannot run this model: {reason}") from reason
         _warn_once(f"running on plain PyTorch, which is slower: {reason}")
         return model
+
+
+def fastest_form(
+    backend: str,
+    source: ModelSource,
+    device: torch.device,
+    dtype: str | torch.dtype,
+    quantize: str | Scheme | None,
+) -> str | Scheme | None:
+    """How to load weights for this backend: `quantize` as it was given, or "gguf".
+
+    The latter for the C++ engine where neither it nor dtype was given and a GGUF file is there: its
+    blocks of 4 or 8 bits are the fewest bytes to read.
+    """
+    free = quantize is None and dtype == "auto" and device.type == "cpu"
+    if not free or backend not in ("auto", "cpu") or source.gguf is None:
+        return quantize
+    from minillm.kernels import cpu
+
+    runs = not cpu.why_not() and any(x.kind in BLOCK_BYTES for x in source.block_weights.values())
+    return "gguf" if runs else quantize
 
 
 def open_engine(name: str, model: Transformer) -> Engine:

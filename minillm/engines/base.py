@@ -9,7 +9,7 @@ from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 
 
-class Unsupported(ValueError):
+class Unsupported(ValueError):  # noqa: N818 - it says what is the matter, and is caught
     """Why an engine cannot run a model, or not on this machine; the text completes "because …"."""
 
 

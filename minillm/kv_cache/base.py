@@ -22,6 +22,17 @@ def new_positions(lengths: Tensor, counts: Sequence[int], width: int) -> Tensor:
     return torch.where(new < added[:, None], lengths[:, None] + new, -1)
 
 
+def kept_lengths(lengths: Tensor, wanted: Sequence[int]) -> Tensor:
+    """What `truncate` is asked to keep of rows with `lengths` tokens, (B,).
+
+    Raises ValueError for a number of lengths other than B, or one outside 0 … lengths[b].
+    """
+    kept = torch.tensor(wanted, dtype=torch.int64)
+    if kept.shape != lengths.shape or kept.min() < 0 or (kept > lengths).any():
+        raise ValueError(f"lengths is {list(wanted)}; at most {lengths.tolist()} can be kept")
+    return kept
+
+
 class KVCache(ABC):
     """What a forward pass asks of a cache of keys and values, however the cache stores them.
 
@@ -50,7 +61,7 @@ class KVCache(ABC):
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Store k and v (B, K, T, D) of this step in `layer`.
 
-        Returns keys and values (B, K, S, D) and their positions (B, S), int64, on the CPU, with -1
+        Returns keys and values (B, K, S, D), in the dtype of k and v, and their positions (B, S), int64, on the CPU, with -1
         for a place that holds nothing.
         """
 

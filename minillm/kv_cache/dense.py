@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig
-from minillm.kv_cache.base import KVCache, new_positions
+from minillm.kv_cache.base import KVCache, kept_lengths, new_positions
 
 __all__ = ["DenseKVCache"]
 
@@ -56,22 +56,18 @@ class DenseKVCache(KVCache):
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Write the step's k and v at their positions; return views of all that is stored."""
         keys, values = self.keys[layer], self.values[layer]  # (B, K, capacity, D)
+        wide, k, v = k.dtype, k.to(keys.dtype), v.to(values.dtype)
         if self._slice is not None:
             keys[:, :, self._slice], values[:, :, self._slice] = k, v
         else:
             keys[self._rows, :, self._places] = k[self._rows, :, self._new]
             values[self._rows, :, self._places] = v[self._rows, :, self._new]
         S = self._k_positions.shape[1]
-        return keys[:, :, :S], values[:, :, :S], self._k_positions
+        return keys[:, :, :S].to(wide), values[:, :, :S].to(wide), self._k_positions
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget from position lengths[b] on: only the length changes."""
-        wanted = torch.tensor(lengths, dtype=torch.int64)
-        if wanted.shape != self.lengths.shape or wanted.min() < 0 or (wanted > self.lengths).any():
-            raise ValueError(
-                f"lengths is {list(lengths)}; at most {self.lengths.tolist()} can be kept"
-            )
-        self.lengths = wanted
+        self.lengths = kept_lengths(self.lengths, lengths)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order; copies them."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig
-from minillm.kv_cache.base import KVCache, new_positions
+from minillm.kv_cache.base import KVCache, kept_lengths, new_positions
 from minillm.kv_cache.groups import KVGroups, channels_per_group, dequantize_kv, quantize_kv
 
 # So many tokens are rounded at once.
@@ -174,11 +174,7 @@ class QuantizedKVCache(KVCache):
         What stays of a full block is open again: as it was rounded, and rounded once more when new
         tokens fill the block.
         """
-        wanted = torch.tensor(lengths, dtype=torch.int64)
-        if wanted.shape != self.lengths.shape or wanted.min() < 0 or (wanted > self.lengths).any():
-            raise ValueError(
-                f"lengths is {list(lengths)}; at most {self.lengths.tolist()} can be kept"
-            )
+        wanted = kept_lengths(self.lengths, lengths)
         for row in (wanted < self.lengths).nonzero()[:, 0].tolist():
             for store in (self.keys, self.values):
                 store.truncate(row, int(self.lengths[row]), int(wanted[row]))

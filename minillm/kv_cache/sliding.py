@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from minillm.config import LayerConfig, ModelConfig, RopeConfig
-from minillm.kv_cache.base import KVCache, new_positions
+from minillm.kv_cache.base import KVCache, kept_lengths, new_positions
 from minillm.layers.rope import apply_rope, rope_frequencies
 
 __all__ = [
@@ -203,18 +203,16 @@ class SlidingKVCache(KVCache):
         rows, new, places = step.writes
         seen = []
         for storage, x in ((self.keys[layer], k), (self.values[layer], v)):
-            old = storage[:, :, : step.stored]
+            old, x = storage[:, :, : step.stored], x.to(storage.dtype)
             seen.append(old if step.in_place else torch.cat([old, x], dim=2))
             storage[rows, :, places] = x[rows, :, new]
         turn = self._turns.get(self.config.layers[layer].rope) if sinks else None
-        keys = turn_sinks(seen[0], sinks, *turn) if turn else seen[0]
-        return keys, seen[1], step.k_positions
+        keys, values = (x.to(k.dtype) for x in seen)
+        return turn_sinks(keys, sinks, *turn) if turn else keys, values, step.k_positions
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Forget from position lengths[b] on; ValueError where the window there is overwritten."""
-        wanted = torch.tensor(lengths, dtype=torch.int64)
-        if wanted.shape != self.lengths.shape or wanted.min() < 0 or (wanted > self.lengths).any():
-            raise ValueError(f"lengths is {lengths}; at most {self.lengths.tolist()} can be kept")
+        wanted = kept_lengths(self.lengths, lengths)
         if any(is_overwritten(wanted, self._reached, *ring).any() for ring in set(self.rings)):
             raise ValueError(
                 f"lengths is {lengths}: part of a window is overwritten; from "

@@ -30,6 +30,10 @@ class Blocks(NamedTuple):
     kind: str
     data: Tensor
 
+    def split(self, sizes: list[int]) -> "list[Blocks]":
+        """One for each of several matrices that are stacked by rows; views."""
+        return [Blocks(self.kind, data) for data in torch.split(self.data, sizes)]
+
     @property
     def shape(self) -> tuple[int, int]:
         """(N, C)."""
@@ -68,8 +72,9 @@ class BlockLinear(nn.Module):
         super().__init__()
         self.kind = blocks.kind
         self.out_features, self.in_features = blocks.shape
-        self.register_buffer("data", blocks.data)
-        self.register_buffer("bias", None if bias is None else bias.detach())
+        # Not part of a checkpoint: Hugging Face's formats have no such blocks.
+        self.register_buffer("data", blocks.data, persistent=False)
+        self.register_buffer("bias", bias)
 
     @property
     def blocks(self) -> Blocks:
@@ -93,7 +98,7 @@ class BlockEmbedding(nn.Module):
         super().__init__()
         self.kind, self.dtype = blocks.kind, dtype
         self.num_embeddings, self.embedding_dim = blocks.shape
-        self.register_buffer("data", blocks.data)
+        self.register_buffer("data", blocks.data, persistent=False)
 
     @property
     def blocks(self) -> Blocks:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from minillm.families import checkpoint_names
 from minillm.model import Transformer
+from minillm.quantization.blocks import BlockEmbedding, BlockLinear
 from minillm.quantization.linear import CodedLinear
 from minillm.weights.pack import PARTS, pack_part, quantization_config
 
@@ -21,6 +22,11 @@ class Checkpoint(Mapping[str, Tensor]):
     """
 
     def __init__(self, model: Transformer, model_type: str) -> None:
+        if any(isinstance(module, BlockLinear | BlockEmbedding) for module in model.modules()):
+            raise ValueError(
+                "weights are blocks of a GGUF file, which no other file can hold; load the model "
+                "without quantize='gguf' to save it"
+            )
         layers = {n: m for n, m in model.named_modules() if isinstance(m, CodedLinear)}
         self.quantization_config = quantization_config(model, layers)
         self._held: dict[str, Tensor | CodedLinear] = {}

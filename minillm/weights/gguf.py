@@ -59,6 +59,18 @@ def open_gguf(path: str | Path) -> GGUFModel:
     )
 
 
+def open_tensors(path: str | Path, settings: dict[str, Any]) -> dict[str, GGUFTensor]:
+    """The tensors alone, for a model whose config.json says `settings`.
+
+    Raises: ValueError, naming the file, where they are not those of such a model.
+    """
+    file = read_gguf(Path(path))
+    try:
+        return hf_tensors(file.metadata, settings, file.tensors)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 def convert(
     gguf_file: Path, folder: Path, *, progress: Callable[[int, int], object] = lambda *_: None
 ) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minillm.quantization.blocks import BLOCK_BYTES, Blocks
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Types whose bytes are the numbers themselves; PyTorch reads them as they are.
@@ -81,6 +83,13 @@ class GGUFTensor:
             return torch.from_numpy(rows).view(PLAIN[self.kind])
         # As one long row, since gguf works through a table 16 rows at a time, however short.
         return torch.from_numpy(dequantize(rows.reshape(1, -1), self.kind)).view(len(rows), -1)
+
+    def blocks(self, device: torch.device | str) -> Blocks | None:
+        """The matrix as its blocks: a view of the file's pages where their order stays."""
+        if self.kind not in BLOCK_BYTES or self.added or len(self.shape) != 2:
+            return None
+        rows = self.data if self.order is None else self.data[self.order]
+        return Blocks(self.kind, torch.from_numpy(rows).to(device))
 
     def reordered(self, order: Array) -> "GGUFTensor":
         """`self[order]`: other rows of a matrix, other values of a vector."""

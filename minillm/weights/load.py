@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from minillm.config import ModelConfig
 from minillm.families import checkpoint_names
 from minillm.model import Transformer
+from minillm.quantization.blocks import BLOCK_BYTES, BlockEmbedding, BlockLinear, Blocks
 from minillm.quantization.int4 import Quantized
 from minillm.quantization.linear import QuantizedLinear, put, quantizable
 from minillm.quantization.memory import trim
@@ -39,6 +40,14 @@ class PackedTensor(StoredTensor, Protocol):
         """The numbers themselves."""
 
 
+@runtime_checkable
+class BlockTensor(StoredTensor, Protocol):
+    """A tensor of a GGUF file, which may be blocks that a layer can run on."""
+
+    def blocks(self, device: torch.device | str) -> Blocks | None:
+        """The blocks; None for any other type of tensor."""
+
+
 def load_transformer(
     config: ModelConfig,
     weights: Mapping[str, StoredTensor | Tensor],
@@ -57,8 +66,8 @@ def load_transformer(
     the disk until a page of it is read. Any other is converted on its own, so that the most memory
     taken is little above the model's. `placed` is called with each one's number of values.
     quantize: "int8", "int4" or a scheme: the layers' weights are rounded as they are read, and stay
-    whole numbers, with a scale per group_size columns. What a checkpoint holds as whole numbers
-    stays so by itself.
+    whole numbers, with a scale per group_size columns. "gguf": layers, embedding and head stay the
+    blocks that `BlockTensor`s hold. What a checkpoint holds as codes stays so by itself.
     Raises ValueError that names every missing, unexpected or wrongly shaped tensor, before
     memory for any weight is allocated.
     """
@@ -84,7 +93,10 @@ def load_transformer(
         raise ValueError("weights do not fit: " + "; ".join(sorted(problems)[:8]) + more)
     linears = {f"{name}.weight": linear for name, linear in quantizable(model).items()}
     scheme, packed = None, any(isinstance(tensor, PackedTensor) for tensor in found.values())
-    if quantize is not None:
+    keeps_blocks = quantize == "gguf"
+    if keeps_blocks and not any(_blocks(tensor, "cpu") for tensor in found.values()):
+        raise ValueError(f"quantize is 'gguf', but no weights are {', '.join(BLOCK_BYTES)} blocks")
+    if quantize is not None and not keeps_blocks:
         if packed:
             raise ValueError(f"quantize is {quantize!r}, but the model's files are quantized")
         widths = {linear.in_features for linear in linears.values()}
@@ -94,7 +106,12 @@ def load_transformer(
     tensors: dict[str, Tensor] = {}
     for name, parts in stored.items():
         sizes = [len(wanted[part]) for part in parts]
-        if numbers := _whole_numbers(found[name], scheme if parts[0] in linears else None, device):
+        if keeps_blocks and (blocks := _blocks(found[name], device)):
+            for part, piece in zip(parts, blocks.split(sizes), strict=True):
+                _put_blocks(model, part.removesuffix(".weight"), piece, dtype)
+        elif numbers := _whole_numbers(
+            found[name], scheme if parts[0] in linears else None, device
+        ):
             for part, piece in zip(parts, _split(numbers, sizes), strict=True):
                 _replace(model, part.removesuffix(".weight"), piece, tensors)
             trim()
@@ -134,6 +151,22 @@ def _replace(model: Transformer, name: str, numbers: Quantized, tensors: dict[st
     layer = QuantizedLinear(numbers, old.bias)
     put(model, name, layer)
     tensors |= {f"{name}.{key}": x for key, x in layer.state_dict().items() if key != "bias"}
+
+
+def _blocks(stored: StoredTensor | Tensor, device: torch.device | str) -> Blocks | None:
+    return stored.blocks(device) if isinstance(stored, BlockTensor) else None
+
+
+def _put_blocks(model: Transformer, name: str, blocks: Blocks, dtype: torch.dtype) -> None:
+    """Put a layer on blocks in place of the empty one; a tied head is one on the embedding's."""
+    if name == "embed_tokens":
+        model.embed_tokens = BlockEmbedding(blocks, dtype)
+        if model.config.tie_word_embeddings:
+            model.lm_head = BlockLinear(blocks)
+    elif isinstance(old := model.get_submodule(name), nn.Linear):
+        put(model, name, BlockLinear(blocks, old.bias))
+    else:
+        raise ValueError(f"weights do not fit: {name} is blocks of codes; only matrices may be")
 
 
 class _Uninitialized(TorchFunctionMode):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from minillm.weights.gguf import GGUFModel
+    from minillm.weights.gguf_tensor import GGUFTensor
     from minillm.weights.load import StoredTensor
 
 
@@ -61,6 +62,22 @@ class ModelSource(ABC):
     def weights(self) -> "Mapping[str, StoredTensor | Tensor]":
         """The tensors, by their names in a Hugging Face checkpoint."""
 
+    @property
+    @abstractmethod
+    def gguf(self) -> Path | None:
+        """The GGUF file that holds the same weights, in fewer bits; None where there is none."""
+
+    @cached_property
+    def block_weights(self) -> "Mapping[str, GGUFTensor]":
+        """The tensors out of the GGUF file. ValueError where there is none."""
+        if self.gguf is None:
+            raise ValueError(
+                "quantize is 'gguf', which needs a .gguf file, or a folder with exactly one in it"
+            )
+        from minillm.weights.gguf import open_tensors
+
+        return open_tensors(self.gguf, self.settings)
+
 
 class FolderSource(ModelSource):
     """A folder as transformers writes it."""
@@ -103,6 +120,12 @@ class FolderSource(ModelSource):
         tensors = packed_weights(open_tensors(self.path), read_packing(self.settings))
         seeing = str(self._config.get("model_type")) in TEXT_PARTS
         return text_tensors(tensors) if seeing else tensors
+
+    @cached_property
+    def gguf(self) -> Path | None:
+        """The one .gguf file beside the safetensors, if it is the only one."""
+        found = list(self.path.glob("*.gguf"))
+        return found[0] if len(found) == 1 else None
 
     def _optional(self, name: str) -> dict[str, Any]:
         with suppress(FileNotFoundError):
@@ -152,6 +175,11 @@ class GGUFSource(ModelSource):
         tensors = self._model.tensors or open_gguf(self.path).tensors
         self._model = replace(self._model, tensors={})
         return tensors
+
+    @property
+    def gguf(self) -> Path | None:
+        """The file itself."""
+        return self.path
 
 
 def open_source(path: Path) -> ModelSource:

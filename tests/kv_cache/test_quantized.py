@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minillm.config import LayerConfig, ModelConfig
 from minillm.generate import Request, decode, prefill
 from minillm.inspection import quantized_cache_bytes
-from minillm.kv_cache import new_cache, quantized_bits
+from minillm.kv_cache import QUANTIZED, new_cache
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.groups import channels_per_group
 from minillm.kv_cache.quantized import QuantizedKVCache
@@ -346,7 +346,7 @@ def test_new_cache_by_kind():
     for bits, kind in KINDS.items():
         cache = new_cache(CONFIG, 2, 9, kind=kind, dtype=torch.bfloat16)
         assert isinstance(cache, QuantizedKVCache)
-        assert cache.keys.bits == cache.values.bits == bits == quantized_bits(kind)
+        assert cache.keys.bits == cache.values.bits == bits == QUANTIZED[kind]
         assert cache.keys.group == (32, 1)
         assert cache.keys.open.dtype == torch.bfloat16
     assert isinstance(new_cache(CONFIG, 1, 9, kind=None), DenseKVCache)
