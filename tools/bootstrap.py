@@ -152,6 +152,9 @@ def fingerprint(root: Path) -> str:
     """What the environment depends on: if it changes, the packages are installed again."""
     parts = [str(root).encode()]  # the editable install and the kernel hold the folder's path
     parts += [(root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
+    # What the installation compiles.
+    compiled = [root / "setup.py", *sorted((root / "minillm/kernels/cpu").glob("*.[chi]*"))]
+    parts += [path.read_bytes() for path in compiled if path.is_file()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest() + "\n"
 
 
@@ -171,7 +174,7 @@ def make_environment(venv: Path, stamp: Path, python: str | None) -> None:
         say(f"creating .venv with {base} (Python {_dotted(version or ())})")
         create_venv(venv, stamp, base)
     elif have:
-        say("pyproject.toml or constraints.txt has changed: updating .venv")
+        say("pyproject.toml, constraints.txt or the C++ sources have changed: updating .venv")
         stamp.write_text(UNFINISHED)
     else:
         say("installing into the .venv that is already here")
