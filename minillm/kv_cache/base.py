@@ -61,8 +61,8 @@ class KVCache(ABC):
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Store k and v (B, K, T, D) of this step in `layer`.
 
-        Returns keys and values (B, K, S, D), in the dtype of k and v, and their positions (B, S), int64, on the CPU, with -1
-        for a place that holds nothing.
+        Returns keys and values (B, K, S, D) in the dtype of k and v, and their positions (B, S),
+        int64, on the CPU, with -1 for a place that holds nothing.
         """
 
     @abstractmethod

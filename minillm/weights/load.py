@@ -17,6 +17,9 @@ from minillm.quantization.linear import QuantizedLinear, put, quantizable
 from minillm.quantization.memory import trim
 from minillm.quantization.scheme import Scheme
 
+# What may stay blocks besides the linear layers.
+TABLES = ("embed_tokens.weight", "lm_head.weight")
+
 
 class StoredTensor(Protocol):
     """A tensor of a checkpoint, which may still be on the disk. A `torch.Tensor` is one."""
@@ -106,7 +109,8 @@ def load_transformer(
     tensors: dict[str, Tensor] = {}
     for name, parts in stored.items():
         sizes = [len(wanted[part]) for part in parts]
-        if keeps_blocks and (blocks := _blocks(found[name], device)):
+        may_be_blocks = keeps_blocks and parts[0] in {*linears, *TABLES}
+        if may_be_blocks and (blocks := _blocks(found[name], device)):
             for part, piece in zip(parts, blocks.split(sizes), strict=True):
                 _put_blocks(model, part.removesuffix(".weight"), piece, dtype)
         elif numbers := _whole_numbers(
@@ -160,9 +164,9 @@ def _blocks(stored: StoredTensor | Tensor, device: torch.device | str) -> Blocks
 def _put_blocks(model: Transformer, name: str, blocks: Blocks, dtype: torch.dtype) -> None:
     """Put a layer on blocks in place of the empty one; a tied head is one on the embedding's."""
     if name == "embed_tokens":
-        model.embed_tokens = BlockEmbedding(blocks, dtype)
+        put(model, name, BlockEmbedding(blocks, dtype))
         if model.config.tie_word_embeddings:
-            model.lm_head = BlockLinear(blocks)
+            put(model, "lm_head", BlockLinear(blocks))
     elif isinstance(old := model.get_submodule(name), nn.Linear):
         put(model, name, BlockLinear(blocks, old.bias))
     else:

@@ -98,7 +98,7 @@ def test_a_layer_multiplies_rounded_inputs(kind, dtype):
 def test_modules_move_without_a_change_of_their_codes():
     weight, values = blocks("Q4_1", 8, 64)
     layer = BlockLinear(weight, torch.ones(8)).to(torch.bfloat16)
-    assert layer.bias.dtype == torch.bfloat16
+    assert layer.get_buffer("bias").dtype == torch.bfloat16
     assert torch.equal(layer.blocks.dequantize(), values)
     table = BlockEmbedding(weight, torch.bfloat16)
     assert torch.equal(table.weight, values.to(torch.bfloat16))
