@@ -34,7 +34,7 @@ class BuildKernels(build_ext):
         else:
             ext.extra_compile_args = ["-std=c++17", "-O3", "-fvisibility=hidden"]
             if sys.platform == "linux" and self.is_gcc():
-                ext.extra_compile_args.append("-fopenmp")
+                ext.extra_compile_args += ["-fopenmp", "-Wno-maybe-uninitialized"]
                 ext.extra_link_args = ["-fopenmp"]
         super().build_extension(ext)
 

@@ -7,6 +7,9 @@
 
 #if defined(__x86_64__) || defined(_M_X64)
 #define MINILLM_X86 1
+#ifdef _MSC_VER
+#include <intrin.h>
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
 #define MINILLM_ARM 1
 #endif
@@ -16,8 +19,43 @@ namespace minillm {
 namespace portable {
 extern const Variant variant;
 }
+#ifdef MINILLM_X86
+namespace avx2 {
+extern const Variant variant;
+}
+namespace avx512 {
+extern const Variant variant;
+}
+#endif
 
 static bool always() { return true; }
+
+#if defined(MINILLM_X86) && defined(_MSC_VER)
+// Bits of cpuid, and whether the system saves the registers (xgetbv: 6 for AVX, 0xe6 for AVX-512).
+static bool has(int leaf, int reg, uint32_t bits) {
+  int found[4];
+  __cpuidex(found, leaf, 0);
+  return (uint32_t(found[reg]) & bits) == bits;
+}
+static bool has_avx2() {
+  const uint32_t fma_osxsave_f16c = 1u << 12 | 1u << 27 | 1u << 29;
+  return has(1, 2, fma_osxsave_f16c) && (_xgetbv(0) & 6) == 6 && has(7, 1, 1u << 5);
+}
+static bool has_avx512() {
+  const uint32_t f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+  return has_avx2() && (_xgetbv(0) & 0xe6) == 0xe6 && has(7, 1, f_dq_bw_vl) && has(7, 2, 1u << 11);
+}
+#elif defined(MINILLM_X86)
+static bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+static bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+#endif
 
 struct Candidate {
   const Variant* variant;
@@ -26,6 +64,10 @@ struct Candidate {
 
 // The best first.
 static const Candidate candidates[] = {
+#ifdef MINILLM_X86
+    {&avx512::variant, has_avx512},
+    {&avx2::variant, has_avx2},
+#endif
     {&portable::variant, always},
 };
 

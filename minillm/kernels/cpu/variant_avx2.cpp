@@ -1,0 +1,43 @@
+// The variant for AVX2, FMA and F16C. dispatch.h says how variants work.
+#include "dispatch.h"
+
+#if __has_include("attention.inl")
+#include "attention.h"
+#endif
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+
+namespace minillm {
+namespace avx2 {
+
+#include "simd_avx2.inl"
+#include "panel_avx2.inl"
+#include "quantize.inl"
+#include "product.inl"
+#if __has_include("attention.inl")
+#include "attention.inl"
+static const AttentionFunctions* const attention = &attention_functions;
+#else
+static const AttentionFunctions* const attention = nullptr;
+#endif
+
+extern const Variant variant;
+const Variant variant = {"avx2", quantize, product, attention};
+
+}  // namespace avx2
+}  // namespace minillm
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#elif defined(__GNUC__)
+#pragma GCC pop_options
+#endif
+#endif
