@@ -20,3 +20,18 @@ def test_the_collector_is_paused_and_restored(before):
         assert gc.isenabled() == before
     finally:
         (gc.enable if was else gc.disable)()
+
+
+def test_what_was_made_is_in_the_oldest_generation_and_what_was_frozen_stays_so():
+    with collector_paused():
+        made = [[] for _ in range(1_000)]
+    young = {id(x) for generation in (0, 1) for x in gc.get_objects(generation)}
+    assert not young & {id(x) for x in made}
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with collector_paused():
+            pass
+        assert gc.get_freeze_count() >= frozen
+    finally:
+        gc.unfreeze()
