@@ -101,10 +101,8 @@ class LLM:
         """
         if window is None and (sinks or global_every):
             raise ValueError("sinks and global_every need a window")
-        path = resolve(name_or_path)
-        where = pick_device(device)
-        kind = pick_dtype(dtype, where)
-        source = open_source(path)
+        path, where = resolve(name_or_path), pick_device(device)
+        kind, source = pick_dtype(dtype, where), open_source(path)
         try:
             settings = source.settings
             config = read_config(settings)
@@ -251,8 +249,7 @@ class LLM:
     def __repr__(self) -> str:
         millions = self.config.num_parameters() / 1e6
         kind = str(self.dtype).removeprefix("torch.")
-        engine = getattr(self.model, "engine", None)
-        where = str(self.device) if engine is None else engine.name
+        where = getattr(self.model, "engine", self.device)
         return f"LLM({self.name!r}, {millions:.1f}M parameters, {kind}, {where})"
 
     def _ids(self, prompt: Prompt) -> list[int]:

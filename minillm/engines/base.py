@@ -24,6 +24,9 @@ class Engine(ABC):
     name: str
     """As it is printed: "cpu (avx2)"."""
 
+    def __str__(self) -> str:
+        return self.name
+
     @abstractmethod
     def forward(
         self,
