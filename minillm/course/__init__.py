@@ -3,7 +3,7 @@
 In a notebook:
 
 ```python
-from minillm.course import check, compare_guess, guess, mistakes, quiz, same_as_cell, use
+from minillm.course import chat, check, compare_guess, guess, mistakes, quiz, same_as_cell, use
 from minillm.course import plots, widgets
 ```
 
@@ -18,13 +18,18 @@ from minillm.course.quizzes import quiz
 from minillm.course.same import same_as_cell
 
 if TYPE_CHECKING:
+    from minillm.course.chat_widget import chat
     from minillm.course.live import use
 
-__all__ = ["check", "compare_guess", "guess", "mistakes", "quiz", "same_as_cell", "use"]
+__all__ = ["chat", "check", "compare_guess", "guess", "mistakes", "quiz", "same_as_cell", "use"]
 
 
 def __getattr__(name: str) -> Any:
-    """`use` brings PyTorch with it, which the notebook tool can do without."""
+    """`chat` and `use` bring PyTorch with them, which the notebook tool can do without."""
+    if name == "chat":
+        from minillm.course.chat_widget import chat
+
+        return chat
     if name == "use":
         from minillm.course.live import use
 
