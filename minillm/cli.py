@@ -31,6 +31,7 @@ EXAMPLES = """examples:
   minillm generate "What is the capital of France?" --quantize int4 --kv-cache int8
   minillm quantize smollm2 --method gptq --group-size 64 --out smollm2-gptq
   minillm bench --prompt-tokens 42,300 --compare transformers
+  minillm bench --cold --plot roofline.png
 """
 GROUP_SIZE = "weights that share a scale (default: rows for int8; 128, 64 or 32, which fits)"
 MODEL = "name, folder, .gguf file, or hub id that was pulled (default: smollm2)"
@@ -202,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--json", action="store_true", help="print as JSON")
     _add_running(evaluate)
 
-    bench = add("bench", "measure TTFT, ITL and tokens per second on this machine")
+    bench = add("bench", "slow to start, or slow to stream: times, what is possible, what helps")
     _add_model(bench)
     bench.add_argument("--prompt-tokens", type=_whole_numbers, default=[42, 300], metavar="N,N")
     bench.add_argument("--batch-sizes", type=_whole_numbers, default=[1, 4], metavar="N,N")
@@ -211,6 +212,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--compare", choices=["transformers"], help="measure this peer too, taking turns"
     )
+    bench.add_argument(
+        "--cold", action="store_true", help="measure the start of a process to its first token, too"
+    )
+    bench.add_argument("--plot", metavar="FILE.png", help="draw the roofline")
     bench.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 

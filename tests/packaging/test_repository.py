@@ -30,7 +30,8 @@ DISTRIBUTIONS = {"yaml": "pyyaml"}
 
 # What runs only where somebody has installed it, beside the project or in a Python of its own.
 OPTIONAL = {
-    "minillm/bench.py": {"transformers"},
+    "minillm/bench/roofline.py": {"matplotlib"},
+    "minillm/bench/timing.py": {"transformers"},
     "tools/llama_cpp_greedy.py": {"llama-cpp"},
 }
 

@@ -1,13 +1,10 @@
-"""Measure how fast this machine reads a prompt and writes an answer.
+"""Times of the two phases, to the first token and from token to token, beside a peer's.
 
 Every figure is a median of several runs, after one that warms up. With a peer, the engines take
 turns, so that a machine that slows down half-way slows both.
 """
 
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -166,36 +163,3 @@ def measure(
         Measurement(name, *shape, statistics.median(ttft[name]), statistics.median(itl[name]))
         for name in engines
     ]
-
-
-def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What the figures belong to: processor, threads, device, versions."""
-    name = "cpu"
-    if torch.device(device).type == "cuda":
-        name = torch.cuda.get_device_name(device)
-    return {
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": name if name != "cpu" else str(device),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def _cpu_model() -> str:
-    """The processor's own name, where the system tells it."""
-    try:
-        if platform.system() == "Linux":
-            for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-        if platform.system() == "Darwin":
-            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(
-                command, check=True, capture_output=True, text=True
-            ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        pass
-    return platform.processor() or platform.machine()

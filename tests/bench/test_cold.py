@@ -1,0 +1,27 @@
+"""From a process's start to its first token: parts that add up, and one line where it fails."""
+
+import pytest
+
+from minillm.bench.cold import cold_start
+
+PARTS = ["interpreter", "import torch", "import minillm", "load", "first token", "total"]
+
+
+def test_parts_add_up(smollm2, record_property):
+    options = {"device": "cpu", "dtype": "float32"}
+    parts = cold_start(str(smollm2), options, [1, 2, 3], runs=1)
+    assert list(parts) == PARTS
+    assert min(parts.values()) > 0
+    assert sum(parts.values()) == pytest.approx(2 * parts["total"])
+    text = ", ".join(f"{name} {seconds:.2f}" for name, seconds in parts.items())
+    record_property("figure", f"cold start, s: {text}")
+
+
+def test_a_process_that_fails_says_why(smollm2):
+    with pytest.raises(RuntimeError, match=r"the measured process failed: .*dtype is 'int3'"):
+        cold_start(str(smollm2), {"dtype": "int3"}, [1], runs=1)
+
+
+def test_no_runs_are_refused():
+    with pytest.raises(ValueError, match="runs is 0"):
+        cold_start("smollm2", {}, [1], runs=0)

@@ -1,0 +1,64 @@
+"""The picture: it exists, it is a picture, and its title says what it shows."""
+
+import builtins
+
+import pytest
+
+from minillm.bench import Ceilings, Cost, diagnose
+from minillm.bench.roofline import Point, _labels, plot, takeaway
+
+MACHINE = Ceilings(10e9, 100e9)
+
+
+def points():
+    decode = Cost(0.2e9, 0.4e9, 0.1e9)
+    prefill = Cost(20e9, 0.4e9, 0.1e9)
+    return [
+        Point("prefill", "42 × 1", prefill, diagnose(prefill, 0.25, MACHINE, "prefill")),
+        Point("decode", "42 × 1", decode, diagnose(decode, 0.08, MACHINE)),
+        Point("decode", "42 × 4", decode, diagnose(decode, 0.0625, MACHINE)),
+    ]
+
+
+def test_the_title_is_the_takeaway():
+    assert takeaway(points()) == (
+        "Prefill waits for arithmetic, 80% of its ceiling at best;\n"
+        "decode waits for memory, 80% of its ceiling at best"
+    )
+    slow = Point("decode", "", points()[1].cost, diagnose(points()[1].cost, 1.0, MACHINE))
+    assert takeaway([slow]) == "Decode is far from both ceilings, at 5% of the nearer one"
+
+
+def test_points_that_lie_together_have_one_label():
+    first, other = points()[1:]
+    (together,) = _labels([first, other._replace(diagnosis=diagnose(first.cost, 0.075, MACHINE))])
+    assert together[0] == "42 × 1 and 42 × 4: 62% to 67%"
+    assert together[1] == pytest.approx((0.4, 2.5))
+    apart = _labels([first, other])
+    assert [text for text, _ in apart] == ["42 × 1: 62%", "42 × 4: 80%"]
+
+
+def test_a_picture_is_written(tmp_path):
+    pytest.importorskip("matplotlib")
+    plot(points(), MACHINE, "a machine", tmp_path / "roofline.png")
+    raw = (tmp_path / "roofline.png").read_bytes()
+    assert raw.startswith(b"\x89PNG")
+    assert len(raw) > 20_000
+
+
+def test_another_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"ends in \.png"):
+        plot(points(), MACHINE, "a machine", tmp_path / "roofline.jpg")
+
+
+def test_matplotlib_is_asked_for(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.startswith("matplotlib"):
+            raise ImportError("No module named 'matplotlib'")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match="--plot needs matplotlib"):
+        plot(points(), MACHINE, "a machine", tmp_path / "roofline.png")
