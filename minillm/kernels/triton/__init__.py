@@ -1,0 +1,35 @@
+"""Kernels for NVIDIA GPUs, written in Triton; a reference in plain PyTorch says what each means.
+
+Importing a module of this package needs the `triton` package, running a kernel a GPU as well.
+Without a GPU they run under Triton's interpreter: set the environment variable TRITON_INTERPRET=1
+before anything imports triton. It is slow, and exact enough to test with.
+"""
+
+import importlib.util
+
+import torch
+
+OLDEST = (7, 5)  # sm_75, Turing: the first whose tensor cores multiply whole numbers too
+
+
+def interpreted() -> bool:
+    """Whether kernels run under Triton's interpreter, on tensors of any device."""
+    import triton.language as tl
+    from triton.runtime.jit import JITFunction
+
+    # Decided when triton is first imported: later its own functions are for compilation only.
+    return not isinstance(tl.sum, JITFunction)
+
+
+def why_not() -> str | None:
+    """Why these kernels cannot run here, to complete "because …"; None where they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed (pip install 'minillm-course[gpu]')"
+    if interpreted():
+        return None
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    if torch.cuda.get_device_capability() < OLDEST:
+        found = torch.cuda.get_device_capability()
+        return f"the GPU has compute capability {found}; {OLDEST} is needed"
+    return None
