@@ -1,0 +1,95 @@
+// The memory of one step: allocated when it begins, all at once, so that steps share nothing and
+// several may run at the same time.
+#pragma once
+
+#include <cstdlib>
+
+#include "dispatch.h"
+#include "step.h"
+
+namespace minillm {
+
+// Norms, projections and the MLP run on so many tokens at a time: their buffers then stay in the
+// processor's cache, and small, however long a prompt is.
+constexpr int64_t CHUNK_TOKENS = 256;
+
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+struct Buffers {
+  char* all;
+  float* normed;       // (M, C), M = CHUNK_TOKENS at most
+  Activations input;   // of the next product: (M, C) or (M, H·D)
+  float* qkv;          // (N, qkv_width): queries, keys and values side by side
+  int64_t qkv_width;   // (H + 2K)·D
+  float* mixed;        // (N, H·D): what attention gives
+  float* sum;          // (N, C): what is to be added to the residual stream
+  float *gated, *up;   // (M, F)
+  int8_t* gated_codes;
+  float* gated_scales;
+  int32_t* gated_sums;
+  float* biases;       // (threads, widest)
+  int64_t widest;
+  float* parts;        // unfinished softmaxes, (N·K + threads, G·(D + 2)): steps of one token per row
+  float* tiles;        // scratch of attend_tile, (threads, tile_size): steps of several
+  int64_t tile_size;
+  float* unpacked;     // (B·K, unpacked_size): keys and values as float32, the same
+  int64_t unpacked_size, padded_keys, width;
+  int64_t* positions;  // (B, padded_keys)
+};
+
+class Memory {
+ public:
+  Memory(const Model& m, const Step& s) : buffers() {
+    const int64_t G = m.H / m.K, M = least(s.N, CHUNK_TOKENS), wide = m.H * m.D;
+    Buffers& b = buffers;
+    b.qkv_width = (m.H + 2 * m.K) * m.D;
+    b.widest = most(most(m.F, m.C), wide);
+    b.width = (m.D + ROUNDED - 1) / ROUNDED * ROUNDED;
+    b.padded_keys = (s.longest_after + TILE - 1) / TILE * TILE;
+    b.unpacked_size = b.padded_keys * (m.D + b.width);
+    b.tile_size = tile_floats(most(current().attention->tile_rows, G), m.D);
+    const bool one = s.longest == 1;
+    for (int pass = 0; pass < 2; pass++) {  // first the sizes, then the places
+      size = 0;
+      place(b.normed, M * m.C);
+      place(b.input.codes, M * most(m.C, wide));
+      place(b.input.scales, M * (most(m.C, wide) / BLOCK + 1));
+      place(b.input.sums, M * (most(m.C, wide) / BLOCK + 1));
+      place(b.qkv, s.N * b.qkv_width);
+      place(b.mixed, s.N * wide);
+      place(b.sum, s.N * m.C);
+      place(b.gated, M * m.F);
+      place(b.up, M * m.F);
+      place(b.gated_codes, M * m.F);
+      place(b.gated_scales, M * (m.F / BLOCK + 1));
+      place(b.gated_sums, M * (m.F / BLOCK + 1));
+      place(b.biases, s.threads * b.widest);
+      place(b.parts, one ? (s.N * m.K + s.threads) * G * (m.D + 2) : 0);
+      place(b.tiles, one ? 0 : s.threads * b.tile_size);
+      place(b.unpacked, one ? 0 : s.B * m.K * b.unpacked_size);
+      place(b.positions, one ? 0 : s.B * b.padded_keys);
+      if (pass == 0) b.all = static_cast<char*>(std::malloc(size + LINE));
+      if (!b.all) return;
+    }
+  }
+  ~Memory() { std::free(buffers.all); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  Buffers buffers;
+
+ private:
+  static constexpr size_t LINE = 64;  // bytes of a cache line: two threads never write to the same
+
+  template <typename T>
+  void place(T*& pointer, int64_t count) {
+    const size_t base = (reinterpret_cast<size_t>(buffers.all) + LINE - 1) / LINE * LINE;
+    pointer = reinterpret_cast<T*>(base + size);
+    size += (size_t(count) * sizeof(T) + LINE - 1) / LINE * LINE;
+  }
+
+  size_t size = 0;
+};
+
+}  // namespace minillm
