@@ -111,6 +111,7 @@ def make_controls(params: SamplingParams, system: str, instant: bool) -> Control
         ]
     )
     root.add_class("minillm-chat")
+    root._view_count = 0  # asks the page to count how often it shows this
     for name, widget in {
         "log": log,
         "live": live,
@@ -176,7 +177,7 @@ def _settings(params: SamplingParams) -> dict[str, Any]:
             part, "Temperature", "11em", value=params.temperature, min=0, max=high, step=0.1
         ),
         "top_p": field(part, "Top-p", "9em", value=params.top_p, min=0, max=1, step=0.05),
-        "top_k": field(whole, "Top-k", "9em", value=params.top_k, min=-1, max=1_000_000),
+        "top_k": field(whole, "Top-k", "9em", value=max(params.top_k, 0), min=0, max=1_000_000),
         "max_new_tokens": field(
             whole, "Max new tokens", "13em", value=params.max_new_tokens, min=1, max=1_000_000
         ),

@@ -111,7 +111,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def settings_text(params: SamplingParams, instant: bool = False) -> str:
+def settings_text(params: SamplingParams) -> str:
     """What the next answer will be drawn with."""
     if params.temperature == 0:
         drawn = "greedy, the most likely token each time"
@@ -120,8 +120,7 @@ def settings_text(params: SamplingParams, instant: bool = False) -> str:
         top_p = f"top-p {params.top_p:g}" if params.top_p < 1 else "top-p off"
         seed = "a fresh seed" if params.seed is None else f"seed {params.seed}"
         drawn = f"temperature {params.temperature:g}, {top_p}, {top_k}, {seed}"
-    shown = "shown when finished" if instant else "shown as it is written"
-    return f"Next answer: {drawn}; at most {params.max_new_tokens:,} tokens, {shown}."
+    return f"{drawn}; at most {params.max_new_tokens:,} tokens"
 
 
 def spoken(conversation: Conversation) -> str:

@@ -145,10 +145,16 @@ class Chat:
         }
         for label, act in actions.items():
             controls.buttons[label].on_click(lambda _, act=act: act())
+        controls.root.observe(self._views, names="_view_count")
         controls.message.observe(self._typed, names="value")
         controls.message.observe(debounced(lambda _: self._show_cost()), names="value")
-        for field in (*controls.settings.values(), controls.instant):
-            field.observe(lambda _: self._show_settings(), names="value")
+        for field in (*controls.settings.values(), controls.instant, controls.system):
+            field.observe(debounced(lambda _: self._show_settings()), names="value")
+
+    def _views(self, change: Any) -> None:
+        """The cell was run again, or its output cleared: nobody waits for this answer any more."""
+        if change["old"] and not change["new"]:
+            self.stop()
 
     def _typed(self, change: Any) -> None:
         text = change["new"]
@@ -175,15 +181,22 @@ class Chat:
         controls.leave_routes_open()
 
     def _show_settings(self) -> None:
+        controls = self.controls
         try:
-            text = view.settings_text(self.settings(), self.controls.instant.value)
+            drawn = view.settings_text(self.settings())
         except ValueError as error:
-            text = f"✗ {error}"
-        self.controls.choice.value = html.escape(text)
+            drawn = f"✗ {error}"
+        shown = "when finished" if controls.instant.value else "as it is written"
+        system = self._tokens(controls.system.value)
+        text = f"Next answer: {drawn}; shown {shown}; {system} tokens of system message."
+        controls.choice.value = html.escape(text)
 
     def _show_cost(self) -> None:
-        many = len(self.llm.tokenizer.encode(self.conversation.draft))
-        self.controls.cost.value = f"{many:,} tokens" if many else ""
+        many = self._tokens(self.conversation.draft)
+        self.controls.cost.value = f"{many} tokens" if many != "0" else ""
+
+    def _tokens(self, text: str) -> str:
+        return f"{len(self.llm.tokenizer.encode(text.strip())):,}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         static = view.static_html(self.conversation, self.llm.name)
