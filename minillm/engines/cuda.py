@@ -1,0 +1,199 @@
+"""The CUDA engine: Triton kernels, and CUDA graphs for the decode step."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from minillm.engines.base import Engine
+from minillm.engines.cuda_cache import (
+    Pool,
+    PooledDense,
+    PooledSliding,
+    Storage,
+    bucket,
+    sliding_places,
+)
+from minillm.engines.cuda_decode import DeviceLoop
+from minillm.engines.cuda_kernels import Kernels
+from minillm.engines.cuda_step import Places, RopeTables, decode_step
+from minillm.engines.cuda_weights import Coded, Weights
+from minillm.engines.graphs import Recorded
+from minillm.generate import Request
+from minillm.kv_cache.base import KVCache
+from minillm.kv_cache.dense import DenseKVCache
+from minillm.kv_cache.sliding import SlidingKVCache
+from minillm.model import Transformer
+
+# Rows up to which a product with coded weights is left to the kernel that reads each weight once.
+FEW_ROWS = 64
+
+
+class CudaEngine(Engine):
+    """Runs the steps of one new token per row; prompts are left to the modules.
+
+    On a cache of `new_cache` a step is recorded as a CUDA graph, once for each storage and each
+    power of two of rows, and replayed from then on; rows that pad a batch write nothing. On other
+    dense and sliding caches its kernels are launched one by one.
+
+    The model's projections of the same input are joined, see `cuda_weights`; a weight that is
+    exchanged or moved afterwards is not noticed.
+
+    kernels: those of `minillm.kernels.triton` unless others of the same meaning are given, which
+    may run on any device. Raises `Unsupported` where they cannot run, or not this model.
+    """
+
+    def __init__(self, model: Transformer, kernels: Kernels | None = None) -> None:
+        weight = model.embed_tokens.weight
+        self.config, self.dtype, self.device = model.config, weight.dtype, weight.device
+        self.kernels = kernels or Kernels.triton(self.device)
+        self.weights = Weights.of(model)
+        self.pool = Pool(self.config, self.dtype, self.device)
+        recorded = self.device.type == "cuda"
+        self.name = "cuda (Triton kernels, graphs)" if recorded else f"{self.device}, not recorded"
+        with self.on_device():
+            self._graph_memory = torch.cuda.graph_pool_handle() if recorded else None
+        self._tables: dict[int, RopeTables] = {}
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Make the model's GPU the current one, where kernels are launched."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """An empty cache in the model's dtype, dense or sliding, on storage that keeps its graphs.
+
+        Its tensors are not to be used once the cache is gone.
+        """
+        with torch.no_grad(), self.on_device():
+            return self.pool.new_cache(batch_size, capacity)
+
+    def forward(
+        self,
+        ids: Tensor,
+        cache: KVCache,
+        counts: Sequence[int] | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor | None:
+        """As `Transformer.forward` where T is 1 in every row; None for all else."""
+        B, T = ids.shape
+        if T != 1 or (counts is not None and list(counts) != [1] * B):
+            return None
+        if not self._may_follow(cache, 1) or not self._same_rotation(cache, lengths):
+            return None
+        with torch.no_grad(), self.on_device():
+            positions = cache.advance([1] * B, 1)[:, 0]
+            storage = storage_of(cache)
+            if storage is None:
+                where = ids[:, 0], positions.to(self.device)
+                hidden = self._step(places_of(cache), *where, int(positions.max()) + 1)
+            else:
+                storage.state.place(positions.tolist())
+                storage.state.ids[:B] = ids[:, 0]
+                self._launch(storage, B, "hidden")
+                hidden = storage.hidden[:B].clone()
+            return hidden[:, None]
+
+    def logits(self, hidden: Tensor) -> Tensor | None:
+        """As `Transformer.logits`: None, but for a head of coded weights and few rows."""
+        rows = hidden.flatten(0, -2)
+        if not isinstance(self.weights.head, Coded) or not 0 < len(rows) <= FEW_ROWS:
+            return None
+        with torch.no_grad(), self.on_device():
+            return self.weights.head(rows, self.kernels).view(*hidden.shape[:-1], -1)
+
+    def decode(
+        self, cache: KVCache, logits: Tensor, requests: Sequence[Request]
+    ) -> Iterator[tuple[Request, int]] | None:
+        """As `minillm.generate.decode`, with sampling on the device: see `DeviceLoop`.
+
+        A request's generator gives a seed for all of its tokens, so sampled text differs from that
+        of `decode` with the same seed, and is the same in any batch; greedy text is equal.
+        None, before anything has changed, for what is left to `decode`: a repetition penalty, a
+        cache that is not from `new_cache` or lacks the room.
+        """
+        if any(r.params.repetition_penalty != 1 or r.finish_reason for r in requests):
+            return None
+        most = max(r.params.max_new_tokens - len(r.token_ids) for r in requests) - 1
+        if storage_of(cache) is None or not self._may_follow(cache, most):
+            return None
+        assert isinstance(cache, PooledDense | PooledSliding)
+        full = not (isinstance(cache, PooledSliding) and cache.endless)
+        if full and int(cache.lengths.max()) + most > cache.capacity:
+            return None
+        return iter(DeviceLoop(self, cache, logits, requests))
+
+    def launch(self, storage: Storage, rows: int) -> None:
+        """Launch a step of `DeviceLoop`: from the state of the first rows to their next tokens."""
+        self._launch(storage, rows, "tokens")
+
+    def _launch(self, storage: Storage, count: int, name: str) -> None:
+        rows = min(bucket(count), storage.rows)
+        if (name, rows) not in storage.graphs:
+            run = self._hidden_step if name == "hidden" else self._token_step
+            places = storage.places(rows)
+            storage.graphs[name, rows] = Recorded(
+                lambda: run(storage, places, rows), self._graph_memory
+            )
+        storage.graphs[name, rows]()
+
+    def _hidden_step(self, storage: Storage, places: Sequence[Places], rows: int) -> None:
+        state = storage.state
+        where = state.ids[:rows], state.positions[:rows]
+        storage.hidden[:rows] = self._step(places, *where, storage.capacity)
+
+    def _token_step(self, storage: Storage, places: Sequence[Places], rows: int) -> None:
+        state = storage.state
+        ids, positions = state.ids[:rows], state.positions[:rows]
+        hidden = self._step(places, ids, positions, storage.capacity)
+        positions.add_(positions >= 0)  # from here on: where the token stands that is chosen now
+        state.choose(self.weights.head(hidden, self.kernels), self.kernels)
+
+    def _step(
+        self, places: Sequence[Places], ids: Tensor, positions: Tensor, longest: int
+    ) -> Tensor:
+        """`decode_step` of rows of up to `longest` tokens."""
+        tables = self._rope_tables(longest)
+        return decode_step(self.weights, self.kernels, tables, places, ids, positions)
+
+    def _rope_tables(self, longest: int) -> RopeTables:
+        length = bucket(longest)
+        if length not in self._tables:
+            ropes = {layer.rope for layer in self.config.layers if layer.rope}
+            self._tables[length] = RopeTables(ropes, self.config.head_dim, length, self.device)
+        return self._tables[length]
+
+    def _may_follow(self, cache: KVCache, count: int) -> bool:
+        """Whether this engine can run `count` further steps on the cache, as far as it has room."""
+        if not isinstance(cache, DenseKVCache | SlidingKVCache):
+            return False
+        if cache.keys[0].device != self.device:
+            return False
+        longest, storage = int(cache.lengths.max()) + count, storage_of(cache)
+        if storage is not None and longest > storage.capacity:
+            return False  # an endless ring: there are no rotations for such positions
+        # Beyond, a sliding cache turns its sinks for every step.
+        sinks = any(layer.sinks for layer in self.config.layers)
+        trained = self.config.max_position_embeddings
+        return not (sinks and isinstance(cache, SlidingKVCache) and longest > trained)
+
+    def _same_rotation(self, cache: KVCache, lengths: Tensor | None) -> bool:
+        """Whether the rotation is that of texts that end with this token."""
+        if lengths is None or torch.equal(lengths, cache.lengths + 1):
+            return True
+        ropes = (layer.rope for layer in self.config.layers if layer.rope)
+        return all(rope.rope_type not in ("dynamic", "longrope") for rope in ropes)
+
+
+def storage_of(cache: KVCache) -> Storage | None:
+    """The storage of a cache from an engine's pool, unless it has left it."""
+    return cache.storage if isinstance(cache, PooledDense | PooledSliding) else None
+
+
+def places_of(cache: KVCache) -> list[Places]:
+    """Keys and values of any dense or sliding cache, layer by layer."""
+    if isinstance(cache, SlidingKVCache):
+        return sliding_places(cache.config, cache.keys, cache.values)
+    assert isinstance(cache, DenseKVCache)
+    pairs = zip(cache.keys, cache.values, strict=True)
+    return [Places(keys, values) for keys, values in pairs]

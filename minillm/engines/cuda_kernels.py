@@ -1,0 +1,47 @@
+"""The kernels that a decode step is made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minillm.engines.base import Unsupported
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Functions with the signatures and the meaning of those in `minillm.kernels.triton`."""
+
+    rms_norm: Callable[..., Tensor]
+    add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
+    rope_and_cache: Callable[..., Tensor]
+    decode_attention: Callable[..., Tensor]
+    quantized_linear: Callable[..., Tensor]
+    swiglu: Callable[..., Tensor]
+    geglu: Callable[..., Tensor]
+    sample: Callable[..., Tensor]
+
+    @classmethod
+    def triton(cls, device: torch.device) -> "Kernels":
+        """Triton's kernels; `Unsupported` says why they cannot run on this device."""
+        from minillm.kernels import triton
+
+        reason = triton.why_not()
+        if reason is None and device.type != "cuda" and not triton.interpreted():
+            reason = f"the model is on the device {device}"
+        if reason is not None:
+            raise Unsupported(reason)
+        from minillm.kernels import reference
+        from minillm.kernels.triton import attention, cache, mlp, norm
+
+        return cls(
+            norm.rms_norm,
+            norm.add_rms_norm,
+            cache.rope_and_cache,
+            attention.decode_attention,
+            reference.quantized_linear,
+            mlp.swiglu,
+            mlp.geglu,
+            None,  # type: ignore[arg-type]
+        )

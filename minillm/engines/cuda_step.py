@@ -1,0 +1,124 @@
+"""One decode step on a CUDA device: one token per row, on tensors that stay where they are.
+
+Nothing in a step depends on the values that it works on: no tensor is read by the CPU, and shapes
+depend on the number of rows and on the room of the cache only. So it can be recorded once as a CUDA
+graph and replayed for every token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minillm.config import ModelConfig, RopeConfig
+from minillm.engines.cuda_kernels import Kernels
+from minillm.engines.cuda_weights import Layer, Norm, Weights
+from minillm.layers.rope import rope_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where one layer keeps its keys and values: (B, K, places, D) each.
+
+    ring: places of the ring behind the sinks, see `ring_place`; None where a token's place is its
+    position.
+    """
+
+    keys: Tensor
+    values: Tensor
+    ring: int | None = None
+
+
+class RopeTables:
+    """cos and sin of every position up to `length`, (length, R/2) each, on a device.
+
+    A kernel looks its row up there, so that no step brings any from the CPU. The length of a text,
+    on which some rotations depend, is the position + 1: that of a step of one token.
+    """
+
+    def __init__(
+        self, ropes: set[RopeConfig], head_dim: int, length: int, device: torch.device
+    ) -> None:
+        self.length = length
+        positions = torch.arange(length)[:, None]
+        self._tables = {
+            rope: [x.reshape(length, -1).to(device) for x in rope_tables(positions, rope, head_dim)]
+            for rope in ropes
+        }
+
+    def of(self, rope: RopeConfig | None) -> tuple[Tensor | None, Tensor | None]:
+        """cos and sin of a layer, None without rotation."""
+        if rope is None:
+            return None, None
+        cos, sin = self._tables[rope]
+        return cos, sin
+
+
+def decode_step(
+    weights: Weights,
+    kernels: Kernels,
+    tables: RopeTables,
+    cache: Sequence[Places],
+    ids: Tensor,
+    positions: Tensor,
+) -> Tensor:
+    """Run one new token per row through all layers, adding their keys and values to the cache.
+
+    ids, positions: (B,), int64, on the device. A row at position -1 is padding: it writes nothing,
+    and its result means nothing. Returns the hidden states after the last norm, (B, C).
+    """
+    layers = weights.layers
+    x = weights.embedding.index_select(0, ids.clamp(min=0))
+    if weights.embedding_scale != 1:
+        x = x * weights.embedding_scale
+    h = _norm(x, layers[0].before_attention, kernels)
+    following = [*(layer.before_attention for layer in layers[1:]), weights.norm]
+    for layer, places, norm in zip(layers, cache, following, strict=True):
+        h = _attend(weights.config, layer, kernels, tables, places, positions, h)
+        h, x = _add(h, x, layer.after_attention, layer.before_mlp, kernels)
+        h = layer.down(getattr(kernels, layer.gating)(layer.gate_up(h, kernels)), kernels)
+        h, x = _add(h, x, layer.after_mlp, norm, kernels)
+    return h
+
+
+def _norm(x: Tensor, norm: Norm | None, kernels: Kernels) -> Tensor:
+    return x if norm is None else norm(x, kernels)
+
+
+def _add(
+    h: Tensor, x: Tensor, after: Norm | None, before: Norm | None, kernels: Kernels
+) -> tuple[Tensor, Tensor]:
+    """Add what half a layer gives, h, to the residual stream x, and normalise it for the next half.
+
+    after: norm of h. before: norm of the sum. Returns that, and the sum.
+    """
+    h = _norm(h, after, kernels)
+    if before is None:
+        x = x + h
+        return x, x
+    h, x = kernels.add_rms_norm(h, x, before.weight, before.eps)
+    return h, x
+
+
+def _attend(
+    config: ModelConfig,
+    layer: Layer,
+    kernels: Kernels,
+    tables: RopeTables,
+    places: Places,
+    positions: Tensor,
+    h: Tensor,
+) -> Tensor:
+    """The attention of one layer, (B, C), from its normalised input; fills the cache."""
+    H, K, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    q, k, v = torch.split(layer.qkv(h, kernels), [H * D, K * D, K * D], dim=1)
+    q, k = _norm(q, layer.q_norm, kernels), _norm(k, layer.k_norm, kernels)
+    q, k, v = (torch.unflatten(y, 1, (-1, 1, D)) for y in (q, k, v))  # (B, heads, 1, D)
+    storage, sinks = (places.keys, places.values), layer.config.sinks
+    turned = tables.of(layer.config.rope)
+    q = kernels.rope_and_cache(q, k, v, *turned, *storage, positions[:, None], places.ring, sinks)
+    window = layer.config.sliding_window
+    seen = layer.scale, window, sinks, places.ring
+    out = kernels.decode_attention(q, *storage, positions + 1, *seen)  # (B, H, 1, D)
+    return layer.out(out.flatten(1), kernels)
