@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,11 +135,11 @@ def cases(arch: int) -> Iterator[tuple[str, Callable[[], object]]]:
         short = {HALF: "fp16", BRAIN: "bf16", FULL: "fp32"}[dtype]
         for C in (576, 4096, 16_384):
             x, w = new(1, C, dtype=dtype), new(C, dtype=dtype)
-            yield f"rms_norm {short} C={C}", lambda x=x, w=w: norm.rms_norm(x, w, 1e-5)
-            yield f"add_rms_norm {short} C={C}", lambda x=x, w=w: norm.add_rms_norm(x, x, w, 1e-5)
+            yield f"rms_norm {short} C={C}", partial(norm.rms_norm, x, w, 1e-5)
+            yield f"add_rms_norm {short} C={C}", partial(norm.add_rms_norm, x, x, w, 1e-5)
         gate_up = new(1, 11_008 * 2, dtype=dtype)
-        yield f"swiglu {short}", lambda x=gate_up: mlp.swiglu(x)
-        yield f"geglu {short}", lambda x=gate_up: mlp.geglu(x)
+        yield f"swiglu {short}", partial(mlp.swiglu, gate_up)
+        yield f"geglu {short}", partial(mlp.geglu, gate_up)
         for D in (64, 80, 128, 256):
             yield from attention_cases(f"{short} D={D}", D, dtype)
 

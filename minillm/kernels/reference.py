@@ -70,7 +70,7 @@ def quantize_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
     x: (..., C), C a multiple of 32. Returns codes (..., C), int8, from -127 to 127, and scales
     (..., C/32), float32. NaN and infinity make their block's scale NaN or infinite.
     """
-    groups = x.float().unflatten(-1, (-1, 32))
+    groups = torch.unflatten(x.float(), -1, (-1, 32))
     scales = groups.abs().amax(-1) / 127
     steps = (groups / scales[..., None]).round().clamp(-127, 127)
     return steps.nan_to_num().to(torch.int8).flatten(-2), scales
@@ -78,4 +78,5 @@ def quantize_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def dequantize_blocks(codes: Tensor, scales: Tensor) -> Tensor:
     """What `quantize_blocks` gave stands for: (..., C), float32."""
-    return (codes.float().unflatten(-1, (-1, 32)) * scales[..., None]).flatten(-2)
+    groups = torch.unflatten(codes.float(), -1, (-1, 32))
+    return (groups * scales[..., None]).flatten(-2)

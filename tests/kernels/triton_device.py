@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="there is no triton for this system")
 
-from minillm.kernels.triton import interpreted  # noqa: E402
+from minillm.kernels.triton import interpreted
 
 DEVICES = [
     pytest.param(

@@ -66,8 +66,6 @@ def test_every_pin_is_exact() -> None:
 def test_pins_lie_within_the_ranges_of_pyproject() -> None:
     pinned = pins()
     for requirement in direct_requirements():
-        if requirement.name == "triton":
-            continue  # a CUDA build of torch pins the one it was made with
         pin = pinned[canonicalize_name(requirement.name)]
         version = str(pin.specifier).removeprefix("==")
         assert requirement.specifier.contains(version), f"{requirement} against {pin}"
@@ -111,7 +109,7 @@ def test_everything_that_make_installs_is_pinned() -> None:
     installed = {canonicalize_name(name) for name in needed(["minillm-course"], extras)}
     missing = installed - set(pinned) - {"minillm-course"}
     # A CUDA build of torch brings its own, exactly pinned.
-    missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-", "triton"))}
+    missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-"))}
     assert not missing, f"not in constraints.txt: {sorted(missing)}"
     assert {"pip", "setuptools"} <= set(pinned)
 

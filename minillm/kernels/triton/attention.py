@@ -79,7 +79,9 @@ def decode_attention_kernel(
     wide = column[None, :] < D
     real = (member[:, None] < G) & wide
     row = row.to(tl.int64)
-    q = tl.load(q_ptr + row * q_b + head[:, None] * q_h + column[None, :], mask=real, other=0.0).to(DOT)
+    q = tl.load(q_ptr + row * q_b + head[:, None] * q_h + column[None, :], mask=real, other=0.0).to(
+        DOT
+    )
     length = tl.load(lengths_ptr + row).to(tl.int32)
     skip, begin, end = share_of(length, split, SPLITS, WINDOW, SINKS, BLOCK_S)
     top = tl.full((HEADS,), float("-inf"), tl.float32)
@@ -169,7 +171,8 @@ def decode_attention(
         *q.stride()[:2], *keys.stride()[:2],
         (1 / math.sqrt(D) if scale is None else scale) * math.log2(math.e), capacity, D,
         K=K, G=G, SPLITS=splits, WINDOW=window or 0, SINKS=sinks, RING=ring or 0, HEADS=HEADS,
-        BLOCK_S=block_s, BLOCK_D=block_d, DOT=dot_type(q.dtype), num_warps=4 if block_d <= 128 else 8, num_stages=3,
+        BLOCK_S=block_s, BLOCK_D=block_d, DOT=dot_type(q.dtype),
+        num_warps=4 if block_d <= 128 else 8, num_stages=3,
     )  # fmt: skip
     return parts.combine(q)
 

@@ -93,8 +93,9 @@ def rope_and_cache(
     (`rope_tables` of all positions): the first R values of a head are turned; None: none are.
     keys, values: (B, K, places, D), contiguous but for strides of rows and heads; written in place.
     positions: (B, T), int32 or int64; -1 is padding: nothing is written for it, and its query
-    becomes 0. The same holds for a position from P on; and a place beyond the cache is not written.
-    ring, sinks: those of a sliding cache's layer, see `ring_place`; None: the place is the position.
+    becomes 0. So it is with a position from P on; and no place beyond the cache is written.
+    ring, sinks: those of a sliding cache's layer, see `ring_place`; None: a token's place is its
+    position.
     Returns the turned queries (B, H, T, D), contiguous. Raises ValueError for shapes that do not
     belong together.
     """
@@ -157,5 +158,7 @@ def check(
     if cos is None or sin is None or cos.shape != sin.shape or cos.shape[1] * 2 > D:
         shapes = [None if x is None else tuple(x.shape) for x in (cos, sin)]
         raise ValueError(f"cos and sin have shapes {shapes}; (P, R/2) with R up to {D} is needed")
-    if not (cos.is_contiguous() and sin.is_contiguous() and cos.dtype == sin.dtype == torch.float32):
+    if not (
+        cos.is_contiguous() and sin.is_contiguous() and cos.dtype == sin.dtype == torch.float32
+    ):
         raise ValueError(f"cos is {cos.dtype}, sin {sin.dtype}; contiguous float32 is needed")

@@ -1,6 +1,5 @@
 """The gate of a feed-forward network, on the product that holds gate and up side by side."""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
