@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from minillm.engines.base import Accelerated
+from minillm.engines.cpu import CpuEngine
 from minillm.kv_cache.base import KVCache
 from minillm.llm import LLM
 from minillm.model import Transformer
@@ -89,6 +92,54 @@ def step_parts(model: Transformer, cache: KVCache, repeat: int = 7) -> dict[str,
         watch.ms["all else"] = 1e3 * (end - start) - sum(watch.ms.values())
         if not best or sum(watch.ms.values()) < sum(best.values()):
             best = watch.ms
+    return best
+
+
+def step_seconds(llm: LLM, cache: KVCache, repeat: int = 9) -> float:
+    """Seconds of one decode step, one new token per row, in the way that the model runs here.
+
+    The median of several, after one that warms up. The cache is as long afterwards as before.
+    """
+    lengths, times = cache.lengths.tolist(), []
+    token = torch.zeros(len(lengths), 1, dtype=torch.int64)
+    for _ in range(repeat + 1):
+        start = time.perf_counter()
+        with torch.inference_mode():
+            llm.model.logits(llm.model(token, cache)[:, -1])
+        times.append(time.perf_counter() - start)
+        cache.truncate(lengths)
+    return statistics.median(times[1:])
+
+
+# The C++ engine's stages that are not "all else", under the names that plain PyTorch's parts have.
+STAGES = {
+    "qkv": PARTS[0],
+    "out": PARTS[0],
+    "gate_up": PARTS[0],
+    "down": PARTS[0],
+    "head": "output head",
+    "attention": "attention",
+    "merge": "attention",
+    "norm": "norms",
+    "rope": "RoPE",
+}
+
+
+def engine_parts(llm: LLM, cache: KVCache, repeat: int = 9) -> dict[str, float]:
+    """As `step_parts`, of a model that the C++ engine runs: by the engine's own clock."""
+    best: dict[str, float] = {}
+    lengths, token = cache.lengths.tolist(), torch.zeros(1, 1, dtype=torch.int64)
+    engine = cast(Accelerated, llm.model).engine
+    assert isinstance(engine, CpuEngine)
+    for _ in range(repeat):
+        with torch.inference_mode():
+            seconds = engine.profile(token, cache)
+        cache.truncate(lengths)
+        ms = dict.fromkeys(PARTS, 0.0)
+        for stage, value in seconds.items():
+            ms[STAGES.get(stage, "all else")] += 1e3 * value
+        if not best or sum(ms.values()) < sum(best.values()):
+            best = ms
     return best
 
 

@@ -378,6 +378,7 @@ EXERCISES = {
             (["END"], ["an E", "lse, E", "N"]),
             (["\n\n", "User:"], ["Yes.\nUs", "er: no\n", "\n"]),
             (["aab"], ["xaa", "ab", "c"]),
+            (["aab"], ["a", "aa", "b c"]),
             (["stop", "."], ["no. st", "op"]),
             (["END"], ["plain words ", "pass at once"]),
             (["two", "one"], ["a one, a two", ", a three"]),

@@ -1,0 +1,142 @@
+"""Notebook 08: one step of decoding with and without an engine, in each form of the weights."""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from minillm.bench import Ceilings, ceilings, prefill_cost, step_cost
+from minillm.course.measurements.nb05 import fill
+from minillm.course.precomputed import FOLDER, Measurement
+from minillm.course.step_profile import engine_parts, step_parts, step_seconds
+from minillm.engines import accelerate
+from minillm.llm import LLM
+from minillm.sampling import SamplingParams
+
+# How a model is opened; the first is what notebooks 00 to 07 ran on.
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "INT8": {"quantize": "int8"},
+    "INT4": {"quantize": "int4"},
+    "the file's 4 bits": {"quantize": "gguf"},
+}
+CONTEXT = 256
+PROMPT = 256
+
+
+def opened(form: str, backend: str = "cpu") -> LLM | None:
+    """SmolLM2 in this form; None, with a printed line, where the backend cannot run it here."""
+    options = {"dtype": "float32", **FORMS[form]}
+    try:
+        return LLM.from_pretrained("smollm2", device="cpu", backend=backend, **options)
+    except ValueError as reason:
+        print(f"{form}: {reason}")
+        return None
+
+
+@contextmanager
+def engine_on(llm: LLM) -> Iterator[None]:
+    """The same model, its weights shared, run by the C++ engine. ValueError where it cannot."""
+    plain = llm.model
+    llm.model = accelerate(plain, "cpu")
+    try:
+        yield
+    finally:
+        llm.model = plain
+
+
+def speed_row(llm: LLM, form: str, engine: str) -> dict[str, Any]:
+    """What a step of a model reads, and how long it takes, behind a text of 256 tokens."""
+    cache = fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT)
+    return {
+        "name": form,
+        "engine": engine,
+        "megabytes": round(step_cost(llm, context=CONTEXT).bytes / 1e6, 1),
+        "ms": round(1e3 * step_seconds(llm, cache), 2),
+    }
+
+
+def waits(llm: LLM, ids: list[int], new_tokens: int = 16) -> tuple[float, float]:
+    """TTFT and the median ITL of an answer to a prompt, in seconds."""
+    params = SamplingParams(max_new_tokens=new_tokens, ignore_eos=True)
+    stats = llm.generate(ids, params).stats
+    return stats.ttft_s, statistics.median(stats.itl_s)
+
+
+def phase_points(
+    llm: LLM, engine: str, measured: tuple[float, float], tokens: int = PROMPT
+) -> dict[str, tuple[float, float]]:
+    """FLOPs per byte and FLOP/s of both phases, by name, from TTFT and ITL in seconds."""
+    costs = prefill_cost(llm, 1, tokens), step_cost(llm, context=tokens)
+    names = f"prefill of {tokens}, {engine}", f"decode, {engine}"
+    return {
+        name: (cost.intensity, cost.flops / seconds)
+        for name, cost, seconds in zip(names, costs, measured, strict=True)
+    }
+
+
+def origin(name: str) -> str:
+    """Where and when a stored measurement was made."""
+    file = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    host = file["machine"]
+    return f"{host['cpu']}, {host['threads']} threads, {file['date']}"
+
+
+def _rows() -> Iterator[dict[str, Any]]:
+    for form in FORMS:
+        for backend, engine in (("torch", "PyTorch"), ("cpu", "C++ step")):
+            llm = opened(form, backend)
+            if llm is not None:
+                yield speed_row(llm, form, engine)
+            del llm
+            gc.collect()
+
+
+def _full(llm: LLM) -> dict[str, Any]:
+    ids = torch.arange(1000, 1000 + PROMPT).tolist()
+    limits = ceilings("cpu")
+    cache = fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT)
+    parts = {"PyTorch": step_parts(llm.model, cache)}
+    points = phase_points(llm, "PyTorch", waits(llm, ids))
+    fast = opened("the file's 4 bits")
+    if fast is None:
+        raise SystemExit("this measurement needs the C++ engine")
+    parts["C++ step"] = engine_parts(fast, fill(fast, fast.new_cache(1, CONTEXT + 1), CONTEXT))
+    points |= phase_points(fast, "C++ step", waits(fast, ids))
+    del fast
+    return {
+        "bytes_per_s": limits.bytes_per_s,
+        "flops_per_s": limits.flops_per_s,
+        "parts": {name: {k: round(v, 2) for k, v in each.items()} for name, each in parts.items()},
+        "points": points,
+        "rows": list(_rows()),
+    }
+
+
+def limits_of(found: Mapping[str, Any]) -> Ceilings:
+    """The ceilings of the machine that a stored measurement comes from."""
+    return Ceilings(found["bytes_per_s"], found["flops_per_s"])
+
+
+def _sample(llm: LLM, stored: Any) -> Iterable[tuple[str, float, float]]:
+    """Times differ between machines; what a step reads, and which way is faster, does not."""
+    rows = {(row["name"], row["engine"]): row for row in stored["rows"]}
+    now = round(step_cost(llm, context=CONTEXT).bytes / 1e6, 1)
+    yield "megabytes of a float32 step", rows["float32", "PyTorch"]["megabytes"], now
+    form = "the file's 4 bits"
+    before = rows[form, "C++ step"]["ms"] < rows["float32", "PyTorch"]["ms"]
+    fast = opened(form)
+    if fast is not None:
+        plain = step_seconds(llm, fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT))
+        faster = speed_row(fast, form, "C++ step")["ms"] < 1e3 * plain
+        yield "the engine's step is faster", float(before), float(faster)
+
+
+MEASUREMENTS = {"08.steps": Measurement(_full, _sample)}
