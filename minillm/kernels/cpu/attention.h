@@ -61,14 +61,14 @@ struct Part {
 };
 
 // Keys and values of one head of one row as float32, in the order of their positions, for steps of
-// many tokens. keys: tiles of TILE keys, (D, TILE) each, so that a vector holds the same channel of
+// many tokens. keys: tiles of KEY_TILE keys, (D, KEY_TILE) each, so that a vector holds the same channel of
 // neighbouring keys; values: (S, width), D rounded up to ROUNDED with zeros.
-constexpr int64_t TILE = 64;
+constexpr int64_t KEY_TILE = 64;
 constexpr int64_t ROUNDED = 16;
 struct Unpacked {
   float* keys;
   float* values;
-  int64_t* positions;  // (S rounded up to TILE,), of the keys; past the last: INT64_MAX
+  int64_t* positions;  // (S rounded up to KEY_TILE,), of the keys; past the last: INT64_MAX
   int64_t count;       // S
   int64_t width;
 };
@@ -115,7 +115,7 @@ struct AttentionFunctions {
 // Floats of scratch that attend_tile needs for `rows` queries (over all heads) of D values.
 inline int64_t tile_floats(int64_t rows, int64_t D) {
   const int64_t width = (D + ROUNDED - 1) / ROUNDED * ROUNDED;
-  return rows * (width + width + TILE + 4);
+  return rows * (width + width + KEY_TILE + 4);
 }
 
 }  // namespace minillm

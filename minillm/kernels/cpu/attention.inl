@@ -7,5 +7,5 @@
 
 static const AttentionFunctions attention_functions = {
     rms_norm, rope,   gate,     widen,       narrow,
-    fill_block, attend, read_row, attend_tile, TILE_ROWS,
+    fill_block, attend, read_row, attend_tile, QUERY_ROWS,
 };

@@ -1,5 +1,5 @@
 // Attention of many queries, tile by tile: prefill. A tile is some queries, of all heads of a
-// group, against TILE keys: two small matrix products with a running softmax between them, so that
+// group, against KEY_TILE keys: two small matrix products with a running softmax between them, so that
 // the (T, S) matrix of scores is never written. Tiles that no query of theirs sees are skipped.
 // Source: Dao et al. 2022, arXiv 2205.14135, algorithm 1.
 
@@ -12,7 +12,7 @@ constexpr bool MANY_REGISTERS = WIDTH == 16;
 #endif
 constexpr int ROWS = MANY_REGISTERS ? 6 : 4;
 constexpr int COLUMNS = MANY_REGISTERS ? 4 : 2;
-constexpr int64_t TILE_ROWS = 16 * ROWS;
+constexpr int64_t QUERY_ROWS = 16 * ROWS;
 
 // c[m][n] += Σ_k a[m][k] · b[k][n] for R rows and V vectors of columns.
 template <int R, int V>
@@ -63,11 +63,11 @@ enum class Seen { NONE, SOME, ALL };
 
 // Whether the queries at positions first … last see these keys, both in increasing order.
 static Seen seen(int64_t first, int64_t last, const int64_t* keys, Sight sight) {
-  const int64_t oldest = keys[0], newest = keys[TILE - 1];  // newest may be no key at all
+  const int64_t oldest = keys[0], newest = keys[KEY_TILE - 1];  // newest may be no key at all
   const bool sinks = oldest < sight.sinks;
   if (oldest > last) return Seen::NONE;
   if (sight.window && !sinks) {
-    int64_t n = TILE - 1;
+    int64_t n = KEY_TILE - 1;
     while (keys[n] == INT64_MAX) n--;
     if (first - keys[n] >= sight.window) return Seen::NONE;
   }
@@ -75,15 +75,15 @@ static Seen seen(int64_t first, int64_t last, const int64_t* keys, Sight sight) 
   return newest <= first && near ? Seen::ALL : Seen::SOME;
 }
 
-// Scores (TILE,) become weights, and what was mixed before shrinks, as `weigh` in decoding does.
+// Scores (KEY_TILE,) become weights, and what was mixed before shrinks, as `weigh` in decoding does.
 static float weigh_tile(float* scores, float& highest_yet, float& total) {
   vec top = load(scores);
-  for (int64_t i = WIDTH; i < TILE; i += WIDTH) top = maximum(load(scores + i), top);
+  for (int64_t i = WIDTH; i < KEY_TILE; i += WIDTH) top = maximum(load(scores + i), top);
   const float found = highest(top);
   const float most = found > highest_yet ? found : highest_yet;
   const float base = most == -INFINITY ? 0.0f : most;  // this query has seen no key yet
   vec added = zero();
-  for (int64_t i = 0; i < TILE; i += WIDTH) {
+  for (int64_t i = 0; i < KEY_TILE; i += WIDTH) {
     const vec x = exp(sub(load(scores + i), set1(base)));
     store(scores + i, x);
     added = add(added, x);
@@ -98,8 +98,8 @@ static void attend_tile(const Unpacked& kv, const Queries& queries, Sight sight,
   const int64_t G = queries.G, D = queries.D, rows = queries.count * G, width = kv.width;
   float* q = scratch;                  // (rows, width): row i·G + g is query i of head g
   float* mixed = q + rows * width;     // (rows, width)
-  float* scores = mixed + rows * width;  // (rows, TILE)
-  float* highest_yet = scores + rows * TILE;
+  float* scores = mixed + rows * width;  // (rows, KEY_TILE)
+  float* highest_yet = scores + rows * KEY_TILE;
   float* total = highest_yet + rows;
   for (int64_t r = 0; r < rows; r++) {
     const float* from = queries.q + r / G * queries.stride + r % G * D;
@@ -109,17 +109,17 @@ static void attend_tile(const Unpacked& kv, const Queries& queries, Sight sight,
     total[r] = 0.0f;
   }
   const int64_t first = queries.positions[0], last = queries.positions[queries.count - 1];
-  for (int64_t s = 0; s < kv.count; s += TILE) {
+  for (int64_t s = 0; s < kv.count; s += KEY_TILE) {
     const int64_t* keys = kv.positions + s;
     const Seen visible = seen(first, last, keys, sight);
     if (visible == Seen::NONE) continue;
-    for (int64_t i = 0; i < rows * TILE; i++) scores[i] = 0.0f;
-    tile_product(q, width, kv.keys + s * D, TILE, D, scores, TILE, rows, TILE);
+    for (int64_t i = 0; i < rows * KEY_TILE; i++) scores[i] = 0.0f;
+    tile_product(q, width, kv.keys + s * D, KEY_TILE, D, scores, KEY_TILE, rows, KEY_TILE);
     for (int64_t r = 0; r < rows; r++) {
-      float* row = scores + r * TILE;
+      float* row = scores + r * KEY_TILE;
       const int64_t position = queries.positions[r / G];
       if (visible == Seen::SOME) {
-        for (int64_t i = 0; i < TILE; i++) {
+        for (int64_t i = 0; i < KEY_TILE; i++) {
           if (!sees(position, keys[i], sight)) row[i] = -INFINITY;
         }
       }
@@ -129,8 +129,8 @@ static void attend_tile(const Unpacked& kv, const Queries& queries, Sight sight,
         store(mixed + r * width + d, mul(load(mixed + r * width + d), set1(shrunk)));
       }
     }
-    const int64_t count = kv.count - s < TILE ? kv.count - s : TILE;
-    tile_product(scores, TILE, kv.values + s * width, width, count, mixed, width, rows, width);
+    const int64_t count = kv.count - s < KEY_TILE ? kv.count - s : KEY_TILE;
+    tile_product(scores, KEY_TILE, kv.values + s * width, width, count, mixed, width, rows, width);
   }
   for (int64_t r = 0; r < rows; r++) {
     float* out = queries.out + r / G * queries.out_stride + r % G * D;

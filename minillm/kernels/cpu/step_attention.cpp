@@ -280,13 +280,13 @@ class LayerPass {
       put(to, keys, i, row);
     }
     const float none[MAX_HEAD] = {};
-    for (int64_t i = w.count(); i % TILE; i++) put(to, keys, i, none);
+    for (int64_t i = w.count(); i % KEY_TILE; i++) put(to, keys, i, none);
   }
 
   void put(const Unpacked& to, bool keys, int64_t i, const float* row) const {
     if (keys) {
-      float* tile = to.keys + i / TILE * TILE * D + i % TILE;
-      for (int64_t d = 0; d < D; d++) tile[d * TILE] = row[d];
+      float* tile = to.keys + i / KEY_TILE * KEY_TILE * D + i % KEY_TILE;
+      for (int64_t d = 0; d < D; d++) tile[d * KEY_TILE] = row[d];
     } else {
       float* values = to.values + i * to.width;
       for (int64_t d = 0; d < to.width; d++) values[d] = d < D ? row[d] : 0.0f;

@@ -46,7 +46,7 @@ class Memory {
     b.qkv_width = (m.H + 2 * m.K) * m.D;
     b.widest = most(most(m.F, m.C), wide);
     b.width = (m.D + ROUNDED - 1) / ROUNDED * ROUNDED;
-    b.padded_keys = (s.longest_after + TILE - 1) / TILE * TILE;
+    b.padded_keys = (s.longest_after + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
     b.unpacked_size = b.padded_keys * (m.D + b.width);
     b.tile_size = tile_floats(most(current().attention->tile_rows, G), m.D);
     const bool one = s.longest == 1;
