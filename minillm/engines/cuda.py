@@ -41,7 +41,8 @@ class CudaEngine(Engine):
     exchanged or moved afterwards is not noticed.
 
     kernels: those of `minillm.kernels.triton` unless others of the same meaning are given, which
-    may run on any device. Raises `Unsupported` where they cannot run, or not this model.
+    may run on any device and are not recorded. Raises `Unsupported` where they cannot run, or not
+    this model.
     """
 
     def __init__(self, model: Transformer, kernels: Kernels | None = None) -> None:
@@ -50,7 +51,7 @@ class CudaEngine(Engine):
         self.kernels = kernels or Kernels.triton(self.device)
         self.weights = Weights.of(model)
         self.pool = Pool(self.config, self.dtype, self.device)
-        recorded = self.device.type == "cuda"
+        recorded = self.device.type == "cuda" and kernels is None
         self.name = "cuda (Triton kernels, graphs)" if recorded else f"{self.device}, not recorded"
         with self.on_device():
             self._graph_memory = torch.cuda.graph_pool_handle() if recorded else None

@@ -158,9 +158,9 @@ class PooledDense(DenseKVCache):
         self.keys = keys[:, :rows, :, : self.capacity]
         self.values = values[:, :rows, :, : self.capacity]
 
-    def extend(self) -> None:
-        """Count one more token per row: what `advance` keeps, for a step that has been launched."""
-        self.lengths = self.lengths + 1
+    def extend(self, added: Tensor) -> None:
+        """Count so many more tokens per row, (B,): what `advance` keeps of a step that ran."""
+        self.lengths = self.lengths + added
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order: in place, unless some are to change places."""
@@ -192,9 +192,9 @@ class PooledSliding(SlidingKVCache):
         self.keys = [x[:rows, :, :n] for x, n in zip(storage.keys, sizes, strict=True)]
         self.values = [x[:rows, :, :n] for x, n in zip(storage.values, sizes, strict=True)]
 
-    def extend(self) -> None:
-        """Count one more token per row: what `advance` keeps, for a step that has been launched."""
-        self.lengths = self.lengths + 1
+    def extend(self, added: Tensor) -> None:
+        """Count so many more tokens per row, (B,): what `advance` keeps of a step that ran."""
+        self.lengths = self.lengths + added
         self._reached = torch.maximum(self._reached, self.lengths)
 
     def select(self, rows: Sequence[int]) -> None:

@@ -56,8 +56,9 @@ class DeviceLoop:
     """`decode`, on a cache that has storage of the engine's pool.
 
     A step is launched before the tokens of the one before have been read. That a text is at its
-    `max_new_tokens` is known without reading; where a token that is read ends a text, that text's
-    row has taken part in one step too many: its token is dropped, and its place in the cache freed.
+    `max_new_tokens` is known without reading, and its row rests in that step. Where a token that is
+    read ends a text, the row has taken part in one step too many: its token is dropped, and its
+    place in the cache freed.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class DeviceLoop:
         self.state: Rows = self.storage.state
         self.mailbox = Mailbox(len(requests), engine.device)
         self.unread: deque[Unread] = deque()
-        self._ahead = 0  # steps in the cache that `decode` would not have run yet
+        # (B,) tokens in the cache that `decode` would not have there yet.
+        self._ahead = torch.zeros_like(cache.lengths)
         self._begin(logits)
 
     def __iter__(self) -> Iterator[tuple[Request, int]]:
@@ -85,8 +87,7 @@ class DeviceLoop:
                     note(request, token)
                 yield from pairs
         finally:
-            if self._ahead:
-                self.cache.truncate([int(n) - self._ahead for n in self.cache.lengths])
+            self.cache.truncate((self.cache.lengths - self._ahead).tolist())
 
     @torch.no_grad()
     def _begin(self, logits: Tensor) -> None:
@@ -98,17 +99,19 @@ class DeviceLoop:
 
     @torch.no_grad()
     def _launch_next(self) -> None:
-        """Launch the step after the one that is unread, for the rows that are known to go on."""
-        self._ahead = 0
-        going = [row for row, r in enumerate(self.running) if r.finish_reason is None]
-        due = [row for row in going if not self._ends(self.running[row])]
+        """Launch the step after the one that is unread, unless nobody takes part in it."""
         with self.engine.on_device():
-            self._keep(due or going)
-            if not due:
+            self._keep([row for row, r in enumerate(self.running) if r.finish_reason is None])
+            resting = [row for row, request in enumerate(self.running) if self._ends(request)]
+            self._ahead = torch.zeros_like(self.cache.lengths)
+            if len(resting) == len(self.running):
                 return
+            self.state.rest(resting)
             self.engine.launch(self.storage, len(self.running))
-            self.cache.extend()
-            self._ahead = 1
+            added = self._ahead + 1
+            added[resting] = 0
+            self.cache.extend(added)
+            self._ahead = added
             self._send()
 
     def _ends(self, request: Request) -> bool:
@@ -116,7 +119,7 @@ class DeviceLoop:
         return len(request.token_ids) + 1 >= request.params.max_new_tokens
 
     def _keep(self, rows: list[int]) -> None:
-        if rows and len(rows) < len(self.running):
+        if len(rows) < len(self.running):
             self.cache.select(rows)
             self.state.keep(rows)
             self.running = [self.running[row] for row in rows]

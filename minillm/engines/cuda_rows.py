@@ -68,6 +68,11 @@ class Rows:
         self.forbidden[:count] = self.forbidden[index]
         self.positions[count:] = -1
 
+    def rest(self, rows: Sequence[int]) -> None:
+        """Let these rows be padding until they leave."""
+        if rows:
+            self.positions.index_fill_(0, on_device(rows, torch.int64, self.device), -1)
+
     def choose(self, scores: Tensor, kernels: Kernels) -> None:
         """Sample the token of each row from scores (B, V): `ids`, -1 where there is no choice.
 

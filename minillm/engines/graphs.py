@@ -38,13 +38,14 @@ class Recorded:
             self._record()
 
     def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # Other threads may go on allocating meanwhile: only this one's launches are recorded.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
                 self._run()
         except RuntimeError as error:
             self._pool = None
+            torch.cuda.set_stream(here)  # a recording that fails may leave its own stream current
             _warn_once(str(error).splitlines()[0])
             return
         self.graph = graph

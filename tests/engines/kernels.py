@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,13 @@ if not torch.cuda.is_available():
 # Under the interpreter a step takes seconds: there a few models stand for all.
 KERNELS = ["plain", *(["triton"] if torch.cuda.is_available() else [])]
 has_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no triton here")
+
+
+def engine_of(model, kind="plain") -> Any:
+    """A CUDA engine with the kernels of this name, on whatever device the model is."""
+    from minillm.engines.cuda import CudaEngine
+
+    return CudaEngine(model, kernels_of(kind))
 
 
 def kernels_of(kind):

@@ -77,7 +77,7 @@ def decode_attention(q, keys, values, lengths, scale, window=None, sinks=0, ring
 def sample(logits, temperature, top_k, top_p, min_p, seeds, draws):
     """(B, V) to (B,), int64: as `minillm.sampling.sample`; -1 where there is no distribution."""
     tokens = []
-    for row, scores in enumerate(logits.float()):
+    for row, scores in enumerate(logits.float().cpu()):
         if not math.isfinite(float(scores.max())):
             tokens.append(-1)
         elif float(temperature[row]) == 0:

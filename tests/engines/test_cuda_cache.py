@@ -1,0 +1,205 @@
+"""Storage that outlives its caches, and functions that are recorded once."""
+
+import contextlib
+import gc
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from minillm.engines import graphs
+from minillm.engines.cuda_cache import IDLE, Pool, bucket
+from minillm.engines.graphs import Recorded
+from minillm.generate import Request, prefill
+from minillm.sampling import SamplingParams
+from tests.engines.cuda_models import BASE, DEVICE, MODELS, prompts, transformer
+from tests.engines.kernels import engine_of
+
+WINDOWED = MODELS["windows and sinks"]
+
+
+def pool(config=BASE) -> Any:
+    return Pool(config, torch.float32, DEVICE)
+
+
+@pytest.mark.parametrize("config", [BASE, WINDOWED], ids=["dense", "sliding"])
+def test_the_next_cache_gets_the_storage_of_one_that_is_gone(config):
+    stock = pool(config)
+    first = stock.new_cache(3, 20)
+    first.keys[0].fill_(5), first.values[-1].fill_(5)
+    storage, address = first.storage, first.keys[0].data_ptr()
+    other = stock.new_cache(3, 20)
+    assert other.storage is not storage  # the first one is still in use
+    del first
+    gc.collect()
+    second = stock.new_cache(2, 30)
+    assert second.storage is storage
+    assert second.keys[0].data_ptr() == address
+    assert not any(x.any() for x in [*second.keys, *second.values])
+    assert second.lengths.tolist() == [0, 0]
+
+
+def test_a_storage_is_a_power_of_two_wide_and_long():
+    stock = pool()
+    cache = stock.new_cache(5, 700)
+    assert (cache.storage.rows, cache.storage.capacity) == (8, 1024)
+    assert cache.keys.shape == (3, 5, 2, 700, 8)
+    assert cache.capacity == 700
+    assert [bucket(n) for n in (1, 2, 3, 4, 5, 9)] == [1, 2, 4, 4, 8, 16]
+
+
+def test_the_smallest_that_fits_is_taken():
+    stock = pool()
+    sizes = [(4, 600), (1, 600), (1, 5000)]
+    caches = [stock.new_cache(*size) for size in sizes]
+    small = caches[1].storage
+    del caches
+    assert stock.new_cache(1, 800).storage is small
+    assert stock.new_cache(2, 800).storage.rows == 4
+
+
+def test_idle_storage_is_bounded_and_its_graphs_are_dropped():
+    stock = pool()
+    caches = [stock.new_cache(1, 20) for _ in range(IDLE + 2)]
+    storages = [cache.storage for cache in caches]
+    for storage in storages:
+        storage.graphs["tokens", 1] = Recorded(lambda: None, None)
+    while caches:
+        caches.pop(0)
+    assert stock.idle == storages[2:]
+    assert [bool(storage.graphs) for storage in storages] == [False] * 2 + [True] * IDLE
+
+
+@pytest.mark.parametrize("config", [BASE, WINDOWED], ids=["dense", "sliding"])
+def test_rows_move_to_the_front_in_place(config):
+    cache = pool(config).new_cache(5, 20)
+    for tensors in (cache.keys, cache.values):
+        for tensor in tensors:
+            tensor.copy_(torch.arange(5.0).view(5, 1, 1, 1))
+    cache.lengths = torch.arange(5)
+    address, storage = cache.keys[0].data_ptr(), cache.storage
+    cache.select([1, 2, 4])
+    assert cache.keys[0].data_ptr() == address
+    assert cache.storage is storage
+    assert cache.lengths.tolist() == [1, 2, 4]
+    for tensor in [*cache.keys, *cache.values]:
+        assert tensor[:, 0, 0, 0].tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize("rows", [[1, 0], [2, 2], []])
+def test_rows_in_another_order_leave_the_pool(rows):
+    cache = pool().new_cache(3, 20)
+    cache.keys.copy_(torch.arange(3.0).view(1, 3, 1, 1, 1))
+    cache.select(rows)
+    assert cache.storage is None
+    assert cache.keys[0, :, 0, 0, 0].tolist() == rows
+
+
+def test_no_room_for_a_wide_bucket(monkeypatch):
+    """Where a power of two does not fit in memory, what was asked for may."""
+    stock = pool()
+    del_me = stock.new_cache(1, 20)
+    del del_me
+    new = stock._new
+
+    def full(rows, capacity):
+        if capacity > 3000:
+            raise torch.OutOfMemoryError("full")
+        return new(rows, capacity)
+
+    monkeypatch.setattr(stock, "_new", full)
+    cache = stock.new_cache(3, 2500)
+    assert (cache.storage.rows, cache.storage.capacity) == (3, 2500)
+    assert not stock.idle
+
+
+def test_a_storage_of_odd_size_serves_a_batch():
+    model = transformer(BASE)
+    engine = engine_of(model)
+    cache = engine.pool.new_cache(3, 30)
+    cache.storage.rows = 3  # as in the test before; a bucket would have 4
+    logits = prefill(model, prompts([3, 4, 5]), cache)
+    requests = [Request(text, SamplingParams(max_new_tokens=4)) for text in prompts([3, 4, 5])]
+    assert len(list(engine.decode(cache, logits, requests))) == 12
+    assert set(cache.storage.graphs) == {("tokens", 3)}
+
+
+def test_requests_share_graphs():
+    model = transformer(BASE)
+    engine = engine_of(model)
+    kept = []
+    for count in (1, 3, 1, 2, 1, 3, 4):
+        texts = prompts(range(2, 2 + count))
+        cache = engine.new_cache(count, 30)
+        requests = [Request(text, SamplingParams(max_new_tokens=5)) for text in texts]
+        list(engine.decode(cache, prefill(model, texts, cache), requests))
+        kept.append(len(engine.pool.idle) + 1)
+        del cache
+    assert kept == [1, 2, 2, 2, 2, 2, 2]
+    assert sorted(key for s in engine.pool.idle for key in s.graphs) == [
+        ("tokens", 1),
+        ("tokens", 2),
+        ("tokens", 4),
+    ]
+
+
+class FakeGraph:
+    """In place of a CUDA graph: counts its replays."""
+
+    def __init__(self):
+        self.replays = 0
+
+    def replay(self):
+        self.replays += 1
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    @contextlib.contextmanager
+    def record(graph, pool, capture_error_mode):
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "here")
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
+    graphs._warn_once.cache_clear()
+
+
+def test_recorded_after_the_first_call(fake):
+    calls = []
+    step: Any = Recorded(lambda: calls.append(1), pool=(0, 1))
+    for _ in range(4):
+        step()
+    assert len(calls) == 2  # one ordinary call, one for the recording
+    assert step.graph.replays == 3
+
+
+def test_without_cuda_every_call_is_ordinary():
+    calls = []
+    step = Recorded(lambda: calls.append(1), pool=None)
+    for _ in range(3):
+        step()
+    assert len(calls) == 3
+    assert step.graph is None
+
+
+def test_what_cannot_be_recorded_runs_all_the_same(fake):
+    calls = []
+
+    def run():
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    step = Recorded(run, pool=(0, 1))
+    with pytest.warns(UserWarning, match="kernel by kernel: operation not permitted") as caught:
+        step()
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step()
+        step()
+    assert len(calls) == 4
+    assert step.graph is None
