@@ -46,20 +46,21 @@ class Pointer:
 class Kernel:
     """What `triton.jit` makes of a function: `kernel[grid](…)` runs it for each program number."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.fn = function
+    def __init__(self, function: Callable[..., Any], **settings: Any) -> None:
+        self.fn, self.settings = function, settings
         self.__name__, self.__module__ = function.__name__, function.__module__
 
     def __call__(self, *arguments: Any) -> Any:
         """Called by another kernel."""
         return self.fn(*arguments)
 
-    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, **constants: Any) -> None:
             given = [Pointer.to(a) if isinstance(a, Tensor) else a for a in arguments]
-            for setting in ("num_warps", "num_stages"):
+            constants = self.settings | constants
+            for setting in ("num_warps", "num_stages"):  # how a GPU is to run it
                 constants.pop(setting, None)
-            for numbers in product(*map(range, grid)):
+            for numbers in product(*map(range, grid(constants) if callable(grid) else grid)):
                 language.numbers = torch.tensor(numbers)
                 self.fn(*given, **constants)
 
@@ -69,6 +70,18 @@ class Kernel:
 def jit(function: Callable[..., Any]) -> Kernel:
     """A function as a kernel."""
     return Kernel(function)
+
+
+class Config:
+    """Constants of a kernel that an autotuner may choose."""
+
+    def __init__(self, kwargs: dict[str, Any], **_: Any) -> None:
+        self.kwargs = kwargs
+
+
+def autotune(configs: Sequence[Config], key: Any, **_: Any) -> Callable[[Kernel], Kernel]:
+    """The kernel with the constants of the first configuration: there is no GPU to time them."""
+    return lambda kernel: Kernel(kernel.fn, **configs[0].kwargs)
 
 
 def next_power_of_2(n: int) -> int:

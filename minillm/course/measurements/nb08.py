@@ -5,18 +5,26 @@ from __future__ import annotations
 import gc
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from minillm.bench import Ceilings, ceilings, prefill_cost, step_cost
+from minillm.bench import Ceilings, Cost, ceilings, diagnose, prefill_cost, step_cost
+from minillm.bench.diagnosis import Phase
 from minillm.course.measurements.nb05 import fill
 from minillm.course.precomputed import FOLDER, Measurement
 from minillm.course.step_profile import engine_parts, step_parts, step_seconds
+from minillm.course.timing import timed
 from minillm.engines import accelerate
+from minillm.kernels import cpu
+from minillm.kernels.cpu import products
+from minillm.kernels.reference import quantized_linear
 from minillm.llm import LLM
+from minillm.quantization.int4 import pack_nibbles, quantize_groups
 from minillm.sampling import SamplingParams
 
 # How a model is opened; the first is what notebooks 00 to 07 ran on.
@@ -27,6 +35,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "INT4": {"quantize": "int4"},
     "the file's 4 bits": {"quantize": "gguf"},
 }
+FILE = "the file's 4 bits"
 CONTEXT = 256
 PROMPT = 256
 
@@ -70,6 +79,79 @@ def waits(llm: LLM, ids: list[int], new_tokens: int = 16) -> tuple[float, float]
     return stats.ttft_s, statistics.median(stats.itl_s)
 
 
+def report(
+    llm: LLM, ids: list[int], limits: Ceilings, *, knobs: bool = False
+) -> tuple[float, float]:
+    """Print what either phase waits for, after this prompt; TTFT and ITL in seconds.
+
+    knobs: print what would help as well.
+    """
+    measured = waits(llm, ids)
+    costs: dict[Phase, Cost] = {
+        "prefill": prefill_cost(llm, 1, len(ids)),
+        "decode": step_cost(llm, context=len(ids)),
+    }
+    for (phase, cost), seconds in zip(costs.items(), measured, strict=True):
+        found = diagnose(cost, seconds, limits, phase)
+        print(f"{phase:7} {1e3 * seconds:5.1f} ms, at best {1e3 * found.least_s:5.1f}", end=": ")
+        print(f"{found.fraction:.0%} of what is possible; bound: {found.bound}")
+        if knobs:
+            print(f"  would help: {found.knob}")
+    return measured
+
+
+def busy(run: Callable[[], object], repeat: int = 1) -> tuple[float, float]:
+    """The share of all threads' time that the processor was busy, and the seconds of one run."""
+    wall, used = time.perf_counter(), time.process_time()
+    for _ in range(repeat):
+        run()
+    wall, used = time.perf_counter() - wall, time.process_time() - used
+    return used / wall / torch.get_num_threads(), wall / repeat
+
+
+@torch.inference_mode()
+def layer_times(weight: Tensor, repeat: int = 20) -> None:
+    """Print how long one token takes through a layer: as it is, and in 8 and 4 bits."""
+    x = torch.randn(1, weight.shape[1])
+
+    def microseconds(function: Callable[..., Any], *arguments: Any) -> str:
+        return f"{1e6 * timed(function, *arguments, repeat=repeat)[1]:.0f} µs"
+
+    print(f"float32: {microseconds(torch.nn.functional.linear, x, weight)}")
+    for bits in (8, 4):
+        found = quantize_groups(weight, 64, bits=bits)
+        codes = pack_nibbles(found.codes) if bits == 4 else found.codes
+        groups = products.Groups(codes, found.scales, found.zeros)
+        plain = microseconds(quantized_linear, x, *groups, None, bits)
+        print(f"INT{bits}: turned back into floats {plain}", end=", ")
+        if reason := cpu.why_not():
+            print(f"and no kernel here: {reason}")
+        else:
+            packed = products.pack_groups(bits, [groups])
+            print(f"read as it is {microseconds(products.linear, packed, x)}")
+
+
+def compare(llm: LLM, fast: LLM | None) -> None:
+    """Print a step of the float32 model in both ways, and one of another model on the engine."""
+    rows = [speed_row(llm, "float32", "PyTorch")]
+    if fast is not None:
+        with engine_on(llm):
+            rows.append(speed_row(llm, "float32", "C++ step"))
+        rows.append(speed_row(fast, FILE, "C++ step"))
+    for row in rows:
+        print("{engine:9} {name:18}{megabytes:6.0f} MB {ms:6.1f} ms".format(**row))
+
+
+def batches(llm: LLM, limits: Ceilings, sizes: Sequence[int] = (1, 2, 4, 8, 16)) -> None:
+    """Print what a step takes for so many texts at a time, and what it waits for."""
+    for rows in sizes:
+        cache = fill(llm, llm.new_cache(rows, CONTEXT + 1), CONTEXT)
+        seconds, cost = step_seconds(llm, cache), step_cost(llm, rows, context=CONTEXT)
+        share, bound = cost.cache_bytes / cost.bytes, diagnose(cost, seconds, limits).bound
+        print(f"batch {rows:2}: {1e3 * seconds:5.1f} ms, {rows / seconds:5.0f} tokens/s", end=", ")
+        print(f"cache {share:3.0%} of the bytes; bound: {bound}")
+
+
 def phase_points(
     llm: LLM, engine: str, measured: tuple[float, float], tokens: int = PROMPT
 ) -> dict[str, tuple[float, float]]:
@@ -105,7 +187,7 @@ def _full(llm: LLM) -> dict[str, Any]:
     cache = fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT)
     parts = {"PyTorch": step_parts(llm.model, cache)}
     points = phase_points(llm, "PyTorch", waits(llm, ids))
-    fast = opened("the file's 4 bits")
+    fast = opened(FILE)
     if fast is None:
         raise SystemExit("this measurement needs the C++ engine")
     parts["C++ step"] = engine_parts(fast, fill(fast, fast.new_cache(1, CONTEXT + 1), CONTEXT))
@@ -130,12 +212,11 @@ def _sample(llm: LLM, stored: Any) -> Iterable[tuple[str, float, float]]:
     rows = {(row["name"], row["engine"]): row for row in stored["rows"]}
     now = round(step_cost(llm, context=CONTEXT).bytes / 1e6, 1)
     yield "megabytes of a float32 step", rows["float32", "PyTorch"]["megabytes"], now
-    form = "the file's 4 bits"
-    before = rows[form, "C++ step"]["ms"] < rows["float32", "PyTorch"]["ms"]
-    fast = opened(form)
+    before = rows[FILE, "C++ step"]["ms"] < rows["float32", "PyTorch"]["ms"]
+    fast = opened(FILE)
     if fast is not None:
         plain = step_seconds(llm, fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT))
-        faster = speed_row(fast, form, "C++ step")["ms"] < 1e3 * plain
+        faster = speed_row(fast, FILE, "C++ step")["ms"] < 1e3 * plain
         yield "the engine's step is faster", float(before), float(faster)
 
 

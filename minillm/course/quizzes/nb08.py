@@ -4,8 +4,8 @@ from minillm.course.quizzes.question import Question
 
 QUESTIONS = (
     Question(
-        "A GPU shows 100 % utilisation in decode, and achieves 1 % of its FLOP/s. What does it wait "
-        "for?",
+        "A GPU shows 100 % utilisation in decode, and achieves 1 % of its FLOP/s. What does it "
+        "wait for?",
         right=2,
         choices=(
             (
@@ -66,8 +66,8 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "INT8 weights make a model stream twice as fast, and a prompt of 4,000 tokens waits as long "
-        "as before. Why?",
+        "INT8 weights make a model stream twice as fast, and a prompt of 4,000 tokens waits as "
+        "long as before. Why?",
         right=1,
         choices=(
             (
@@ -76,8 +76,8 @@ QUESTIONS = (
             ),
             (
                 "Prefill waits for arithmetic, and that did not change.",
-                "Each weight is read once for 4,000 tokens: its bytes hardly count. What helps TTFT "
-                "is fewer prompt tokens, or faster arithmetic.",
+                "Each weight is read once for 4,000 tokens: its bytes hardly count. What helps "
+                "TTFT is fewer prompt tokens, or faster arithmetic.",
             ),
             (
                 "The KV cache is still in 16 bits.",
