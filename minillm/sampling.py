@@ -130,14 +130,13 @@ def apply_top_p(logits: Tensor, p: float) -> Tensor:
     """
     if p >= 1:
         return logits
-    ordered, ids = logits.sort(descending=True, stable=True)
-    probabilities = ordered.softmax(-1)
-    mass_before = probabilities.cumsum(-1) - probabilities
-    keep = mass_before < p
-    keep[..., 0] = True
-    return torch.full_like(logits, -math.inf).scatter(
-        -1, ids, ordered.masked_fill(~keep, -math.inf)
-    )
+    probabilities = logits.softmax(-1)
+    # V tokens below (1 - p)/V have less mass than may go: none of them is needed, nor sorted.
+    likely = (probabilities >= (1 - p) / (2 * len(logits))).nonzero()[:, 0]
+    ordered, order = probabilities[likely].sort(descending=True, stable=True)
+    mass_before = ordered.cumsum(-1) - ordered
+    ids = likely[order[mass_before < max(p, 1e-9)]]  # nothing is before the first: it stays
+    return torch.full_like(logits, -math.inf).index_copy(0, ids, logits[ids])
 
 
 def apply_min_p(logits: Tensor, p: float) -> Tensor:
@@ -178,4 +177,7 @@ def sample(
     logits = apply_top_k(logits, params.top_k)
     logits = apply_top_p(logits, params.top_p)
     logits = apply_min_p(logits, params.min_p)
-    return int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
+    reached = logits.softmax(-1).cumsum(-1)
+    draw = torch.rand(1, generator=generator, device=logits.device)
+    # Above 0 and up to the end: the first token to reach it has a probability above 0.
+    return int(torch.searchsorted(reached, (1 - draw) * reached[-1]))
