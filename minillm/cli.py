@@ -32,6 +32,7 @@ EXAMPLES = """examples:
   minillm quantize smollm2 --method gptq --group-size 64 --out smollm2-gptq
   minillm bench --prompt-tokens 42,300 --compare transformers
   minillm bench --cold --plot roofline.png
+  minillm doctor
 """
 GROUP_SIZE = "weights that share a scale (default: rows for int8; 128, 64 or 32, which fits)"
 MODEL = "name, folder, .gguf file, or hub id that was pulled (default: smollm2)"
@@ -217,6 +218,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--plot", metavar="FILE.png", help="draw the roofline")
     bench.add_argument("--json", action="store_true", help="print as JSON")
+
+    doctor = add("doctor", "list this machine's parts, and say which engine would run")
+    doctor.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 
 

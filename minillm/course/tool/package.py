@@ -27,6 +27,7 @@ LEVELS = (
     ("streaming",),
     ("llm", "gqa"),
     ("bench", "eval", "inspection"),
+    ("doctor",),
     ("commands",),
     ("cli", "course"),
     ("__main__",),

@@ -1,0 +1,133 @@
+"""All facts together, what is wrong among them, and which engine would run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from minillm.bench.peaks import available_memory
+from minillm.doctor import software
+from minillm.doctor.processor import cpu_quota, processor
+from minillm.weights.pull import home
+
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """facts: values by name. warnings: what makes this machine slower than it must be.
+
+    backends: each engine, and why it would not run; None where it would. chosen: what
+    `--backend auto` takes.
+    """
+
+    facts: dict[str, object]
+    warnings: list[str] = field(default_factory=list)
+    backends: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> str:
+        """The first backend that runs."""
+        return next(name for name, reason in self.backends.items() if reason is None)
+
+
+def checkup() -> Checkup:
+    """Look at this machine. Takes a second; nothing is loaded but PyTorch and the C++ kernels."""
+    kernels = software.kernels()  # first: it may bring an OpenMP runtime
+    runtimes = software.openmp_runtimes()
+    facts: dict[str, object] = processor() | {"memory": memory(), "compiler": software.compiler()}
+    facts |= software.pytorch()
+    facts |= {
+        "OpenMP runtimes": runtimes or ["not known on this system"],
+        "C++ kernels": _kernels_text(kernels),
+        "Triton": software.triton(),
+        "CUDA devices": software.cuda_devices() or ["none"],
+        "models in": str(home() / "models"),
+        "models": models() or ["none yet; `minillm pull smollm2` fetches one"],
+    }
+    return Checkup(
+        facts,
+        warnings(runtimes, cpu_quota(), torch.get_num_threads(), kernels),
+        backends(software.why_not_cuda(), kernels.why_not),
+    )
+
+
+def warnings(
+    runtimes: Sequence[str], quota: float | None, threads: int, kernels: software.Kernels
+) -> list[str]:
+    """What is worth putting right, one sentence each."""
+    found = []
+    if len(runtimes) > 1:
+        found.append(
+            f"{len(runtimes)} OpenMP runtimes are loaded, whose threads get in each other's way: "
+            f"{', '.join(runtimes)}"
+        )
+    if quota is not None and threads > max(quota, 1):
+        found.append(
+            f"PyTorch uses {threads} threads, and this container may use {quota:g} cores: set "
+            f"OMP_NUM_THREADS={max(int(quota), 1)}"
+        )
+    if kernels.why_not is None and kernels.variant == "portable":
+        found.append("the C++ kernels run without vector instructions, which is slow")
+    return found
+
+
+def backends(no_cuda: str | None, no_kernels: str | None) -> dict[str, str | None]:
+    """Why each engine would not run here, in the order in which `--backend auto` prefers them.
+
+    no_cuda, no_kernels: why the CUDA engine and the C++ kernels are out of the question, or None.
+    """
+    if no_cuda is None and no_kernels is None:
+        no_kernels = "a GPU is there, and faster (--device cpu asks for the processor)"
+    return {"cuda": no_cuda, "cpu": no_kernels, "torch": None}
+
+
+def memory() -> str:
+    """Free and total memory, and a container's limit, on Linux."""
+    total, free = _meminfo("MemTotal"), available_memory()
+    if total is None or free is None:
+        return "not known on this system"
+    text = f"{free / GIGABYTE:.1f} of {total / GIGABYTE:.1f} GB free"
+    limit = memory_limit()
+    if limit is not None and limit < total:
+        text += f"; the container may use {limit / GIGABYTE:.1f} GB"
+    return text
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Bytes that a control group allows, on Linux; None where there is no limit."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (root / "sys/fs/cgroup" / name).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+def models() -> list[str]:
+    """Names of what was pulled."""
+    folder = home() / "models"
+    if not folder.is_dir():
+        return []
+    return sorted(x.name for x in folder.iterdir() if x.is_dir() and not x.name.startswith("."))
+
+
+def _kernels_text(kernels: software.Kernels) -> str:
+    if kernels.why_not is not None:
+        return f"not available: {kernels.why_not}"
+    others = [name for name in kernels.variants if name != kernels.variant]
+    text = f"built; {kernels.variant} is in use"
+    return f"{text}, {', '.join(others)} would run too" if others else text
+
+
+def _meminfo(name: str) -> int | None:
+    """Bytes of one line of /proc/meminfo."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return next(found, None)
