@@ -6,94 +6,115 @@
 //   q · key = (q · scale) · code + q · minimum,
 // so that the scales of a block go into the query; and a value's scales into its weight.
 
-constexpr int64_t HEADS = 4;  // that are worked on together, at most
-constexpr int64_t KEYS = 4;   // whose sums are kept in registers
-constexpr int64_t CHUNK = 4;  // vectors of a value, the same
+// How much is kept in registers: heads that are worked on together, keys whose sums are open, and
+// vectors of a value. AVX-512 and NEON have 32 registers, others 16.
+#if defined(__aarch64__)
+constexpr bool MANY_REGISTERS = true;
+#else
+constexpr bool MANY_REGISTERS = WIDTH == 16;
+#endif
+constexpr int HEADS = MANY_REGISTERS ? 4 : 2;
+constexpr int KEYS = 4;
+constexpr int CHUNK = MANY_REGISTERS ? 4 : 2;
+
+constexpr int least_of(int a, int b) { return a < b ? a : b; }
 
 // The 32 keys (or fewer) that are being worked on.
 struct Batch {
   int64_t count;
-  const uint8_t *keys, *values;          // rows, one behind the other
-  const uint16_t *scales, *minima;       // of values that are codes, by token and group
-  float weight[HEADS][BLOCK];            // scores, then e^(score - highest)
-  float group[HEADS][BLOCK];             // weight · scale, of one group of channels
+  const uint8_t *keys, *values;     // rows, one behind the other
+  const uint16_t *scales, *minima;  // of values that are codes, by token and group
+  float weight[HEADS][BLOCK];       // scores, then e^(score - highest)
+  float group[HEADS][BLOCK];        // weight · scale, of one group of channels
 };
 
-// scores[h][i] += q[h] · keys[i], for N heads; q (N, D).
-template <typename Source, int N>
-static void score_keys(Batch& batch, const float* q, int64_t D) {
+// Where rows are whole vectors, the test is gone when this is compiled.
+template <typename Source>
+static inline vec key_at(const uint8_t* row, int64_t d, int64_t D) {
+  if constexpr (Source::WHOLE) return Source::read(row, d);
+  else return Source::read_some(row, d, D - d);
+}
+
+template <typename Source>
+static inline vec float_at(const float* x, int64_t d, int64_t D) {
+  if constexpr (Source::WHOLE) return load(x + d);
+  else return load_some(x + d, D - d);
+}
+
+// weight[h][i] += q[h] · keys[i], for N heads and KEYS keys from i on, or one; q (N, D).
+template <typename Source, int N, int COUNT>
+static inline void score_keys(Batch& batch, const float* q, int64_t D, int64_t i) {
   const int64_t row = Source::row_bytes(D);
-  int64_t i = 0;
-  for (; i + KEYS <= batch.count; i += KEYS) {
-    const uint8_t* keys = batch.keys + i * row;
-    vec total[N][KEYS];
-    for (int h = 0; h < N; h++)
-      for (int k = 0; k < KEYS; k++) total[h][k] = zero();
-    for (int64_t d = 0; d < D; d += WIDTH) {
-      vec key[KEYS];
-      for (int k = 0; k < KEYS; k++) key[k] = read_some<Source>(keys + k * row, d, D);
-      for (int h = 0; h < N; h++) {
-        const vec x = load_some(q + h * D + d, D - d);
-        for (int k = 0; k < KEYS; k++) total[h][k] = fma(x, key[k], total[h][k]);
-      }
-    }
-    for (int h = 0; h < N; h++)
-      for (int k = 0; k < KEYS; k++) batch.weight[h][i + k] += sum(total[h][k]);
-  }
-  for (; i < batch.count; i++) {
+  const uint8_t* keys = batch.keys + i * row;
+  vec total[N][COUNT];
+  for (int h = 0; h < N; h++)
+    for (int k = 0; k < COUNT; k++) total[h][k] = zero();
+  for (int64_t d = 0; d < D; d += WIDTH) {
+    vec key[COUNT];
+    for (int k = 0; k < COUNT; k++) key[k] = key_at<Source>(keys + k * row, d, D);
     for (int h = 0; h < N; h++) {
-      vec total = zero();
-      for (int64_t d = 0; d < D; d += WIDTH) {
-        const vec key = read_some<Source>(batch.keys + i * row, d, D);
-        total = fma(load_some(q + h * D + d, D - d), key, total);
-      }
-      batch.weight[h][i] += sum(total);
+      const vec x = float_at<Source>(q + h * D, d, D);
+      for (int k = 0; k < COUNT; k++) total[h][k] = fma(x, key[k], total[h][k]);
     }
+  }
+  for (int h = 0; h < N; h++) {
+    if (COUNT == 4) add_sums(total[h], batch.weight[h] + i);
+    else batch.weight[h][i] += sum(total[h][0]);
   }
 }
 
-// Scores become weights. Where one of them is the highest so far, what was summed before shrinks:
-// returns by how much.
-static float weigh(float* weight, int64_t count, float& highest_yet, float& total) {
-  float most = highest_yet;
-  for (int64_t i = 0; i < count; i++) most = weight[i] > most ? weight[i] : most;
+template <typename Source, int N>
+static void score(Batch& batch, const float* q, int64_t D) {
+  int64_t i = 0;
+  for (; i + KEYS <= batch.count; i += KEYS) score_keys<Source, N, KEYS>(batch, q, D, i);
+  for (; i < batch.count; i++) score_keys<Source, N, 1>(batch, q, D, i);
+}
+
+// Scores (BLOCK,), -infinity past the last, become weights. Where one of them is the highest so
+// far, what was summed before shrinks: returns by how much.
+static inline float weigh(float* weight, float& highest_yet, float& total) {
+  vec top = load(weight);
+  for (int64_t i = WIDTH; i < BLOCK; i += WIDTH) top = maximum(load(weight + i), top);
+  const float found = highest(top);
+  const float most = found > highest_yet ? found : highest_yet;
   const float base = most == -INFINITY ? 0.0f : most;  // no key has counted yet
   vec added = zero();
-  for (int64_t i = 0; i < count; i += WIDTH) {
-    const vec x = exp(sub(load_some(weight + i, count - i), set1(base)));
-    store_some(weight + i, x, count - i);
-    added = add(added, load_some(weight + i, count - i));  // without what lies behind the end
+  for (int64_t i = 0; i < BLOCK; i += WIDTH) {
+    const vec x = exp(sub(load(weight + i), set1(base)));
+    store(weight + i, x);
+    added = add(added, x);
   }
-  const float shrunk = highest_yet == -INFINITY ? 0.0f : expf(highest_yet - base);
+  const float shrunk = most == highest_yet ? 1.0f : expf(highest_yet - base);
   total = total * shrunk + sum(added);
   highest_yet = most;
   return shrunk;
 }
 
-// mixed[h][d0 …] = mixed · shrunk[h] + Σ_i weight[h][i] · value[i], for N heads and `vectors`
-// vectors of channels. weights: (HEADS, BLOCK). least: is added to each channel.
+// mixed[h][d …] = mixed · shrunk[h] + least[h] + Σ_i weights[h][i] · value[i], for N heads and
+// VECTORS vectors of channels from d on.
 template <typename Source, int N, int VECTORS>
-static void mix_values(const Batch& batch, const float (*weights)[BLOCK], const float* shrunk,
-                       const float* least, float* mixed, int64_t d0, int64_t D) {
+static inline void mix_values(const Batch& batch, const float (*weights)[BLOCK],
+                              const float* shrunk, const float* least, float* mixed, int64_t d,
+                              int64_t D) {
   vec total[N][VECTORS];
   for (int h = 0; h < N; h++) {
     for (int v = 0; v < VECTORS; v++) {
-      const int64_t d = d0 + v * WIDTH;
-      const vec before = load_some(mixed + h * D + d, D - d);
+      const vec before = float_at<Source>(mixed + h * D, d + v * WIDTH, D);
       total[h][v] = fma(before, set1(shrunk[h]), set1(least[h]));
     }
   }
   const int64_t row = Source::row_bytes(D);
   for (int64_t i = 0; i < batch.count; i++) {
     for (int v = 0; v < VECTORS; v++) {
-      const vec value = read_some<Source>(batch.values + i * row, d0 + v * WIDTH, D);
+      const vec value = key_at<Source>(batch.values + i * row, d + v * WIDTH, D);
       for (int h = 0; h < N; h++) total[h][v] = fma(set1(weights[h][i]), value, total[h][v]);
     }
   }
   for (int h = 0; h < N; h++) {
     for (int v = 0; v < VECTORS; v++) {
-      const int64_t d = d0 + v * WIDTH;
-      store_some(mixed + h * D + d, total[h][v], D - d);
+      const int64_t at = d + v * WIDTH;
+      if constexpr (Source::WHOLE) store(mixed + h * D + at, total[h][v]);
+      else store_some(mixed + h * D + at, total[h][v], D - at);
     }
   }
 }
@@ -114,17 +135,32 @@ static void mix(const Batch& batch, const float (*weights)[BLOCK], const float* 
 template <typename Source, int N>
 static void mix_codes(Batch& batch, const float* shrunk, float* mixed, int64_t channels,
                       int64_t D) {
-  for (int64_t g = 0; g < D / channels; g++) {
-    float least[N];
+  const int64_t groups = D / channels;
+  for (int64_t g = 0; g < groups; g++) {
+    float scale[BLOCK], minimum[BLOCK], least[N];
+    for (int64_t i = 0; i < BLOCK; i++) {
+      scale[i] = i < batch.count ? wide(batch.scales[i * groups + g]) : 0.0f;
+      minimum[i] = i < batch.count ? wide(batch.minima[i * groups + g]) : 0.0f;
+    }
     for (int h = 0; h < N; h++) {
-      least[h] = 0.0f;
-      for (int64_t i = 0; i < batch.count; i++) {
-        const int64_t at = i * (D / channels) + g;
-        batch.group[h][i] = batch.weight[h][i] * wide(batch.scales[at]);
-        least[h] += batch.weight[h][i] * wide(batch.minima[at]);
+      vec total = zero();
+      for (int64_t i = 0; i < BLOCK; i += WIDTH) {
+        const vec weight = load(batch.weight[h] + i);
+        store(batch.group[h] + i, mul(weight, load(scale + i)));
+        total = fma(weight, load(minimum + i), total);
       }
+      least[h] = sum(total);
     }
     mix<Source, N>(batch, batch.group, shrunk, least, mixed, g * channels, (g + 1) * channels, D);
+  }
+}
+
+template <int N>
+static inline void begin_scores(Batch& batch, const float* start) {
+  for (int h = 0; h < N; h++) {
+    for (int64_t i = 0; i < BLOCK; i++) {
+      batch.weight[h][i] = i < batch.count ? start[h] : -INFINITY;
+    }
   }
 }
 
@@ -134,12 +170,10 @@ static void attend_exact(Batch& batch, const float* q, int64_t first, int64_t D,
                          const Part& part) {
   const float none[N] = {};
   float shrunk[N];
+  begin_scores<N>(batch, none);
+  score<Source, N>(batch, q + first * D, D);
   for (int h = 0; h < N; h++) {
-    for (int64_t i = 0; i < batch.count; i++) batch.weight[h][i] = 0.0f;
-  }
-  score_keys<Source, N>(batch, q + first * D, D);
-  for (int h = 0; h < N; h++) {
-    shrunk[h] = weigh(batch.weight[h], batch.count, part.highest[first + h], part.total[first + h]);
+    shrunk[h] = weigh(batch.weight[h], part.highest[first + h], part.total[first + h]);
   }
   mix<Source, N>(batch, batch.weight, shrunk, none, part.mixed + first * D, 0, D, D);
 }
@@ -149,7 +183,7 @@ template <typename Source, int N>
 static void attend_codes(Batch& batch, const float* q, int64_t first, int64_t D,
                          const float* key_scales, const float* key_minima, int64_t channels,
                          const Part& part) {
-  float scaled[N * MAX_HEAD], shrunk[N];
+  float scaled[N * MAX_HEAD], start[N], shrunk[N];
   for (int h = 0; h < N; h++) {
     const float* x = q + (first + h) * D;
     vec constant = zero();
@@ -157,12 +191,12 @@ static void attend_codes(Batch& batch, const float* q, int64_t first, int64_t D,
       store(scaled + h * D + d, mul(load(x + d), load(key_scales + d)));
       constant = fma(load(x + d), load(key_minima + d), constant);
     }
-    const float least = sum(constant);
-    for (int64_t i = 0; i < batch.count; i++) batch.weight[h][i] = least;
+    start[h] = sum(constant);
   }
-  score_keys<Source, N>(batch, scaled, D);
+  begin_scores<N>(batch, start);
+  score<Source, N>(batch, scaled, D);
   for (int h = 0; h < N; h++) {
-    shrunk[h] = weigh(batch.weight[h], batch.count, part.highest[first + h], part.total[first + h]);
+    shrunk[h] = weigh(batch.weight[h], part.highest[first + h], part.total[first + h]);
   }
   mix_codes<Source, N>(batch, shrunk, part.mixed + first * D, channels, D);
 }
@@ -171,35 +205,35 @@ template <typename Source>
 static void attend_exact_batch(Batch& batch, const float* q, int64_t G, int64_t D,
                                const Part& part) {
   for (int64_t g = 0; g < G; g += HEADS) {
-    switch (G - g) {
+    switch (G - g < HEADS ? G - g : HEADS) {
       case 1: attend_exact<Source, 1>(batch, q, g, D, part); break;
       case 2: attend_exact<Source, 2>(batch, q, g, D, part); break;
-      case 3: attend_exact<Source, 3>(batch, q, g, D, part); break;
-      default: attend_exact<Source, 4>(batch, q, g, D, part);
+      case 3: attend_exact<Source, least_of(3, HEADS)>(batch, q, g, D, part); break;
+      default: attend_exact<Source, HEADS>(batch, q, g, D, part);
     }
   }
 }
 
+// The same, with or without a remainder behind the last whole vector of a row.
+template <typename T>
+static void attend_numbers(Batch& batch, const float* q, int64_t G, int64_t D, const Part& part) {
+  if (D % WIDTH == 0) attend_exact_batch<Exact<T, true>>(batch, q, G, D, part);
+  else attend_exact_batch<Exact<T, false>>(batch, q, G, D, part);
+}
+
 template <typename Source>
-static void attend_code_batch(Batch& batch, const uint16_t* scales, const uint16_t* minima,
-                              int64_t channels, const float* q, int64_t G, int64_t D,
+static void attend_code_batch(Batch& batch, const float* q, int64_t G, int64_t D,
+                              const uint16_t* scales, const uint16_t* minima, int64_t channels,
                               const Part& part) {
-  float key_scales[MAX_HEAD], key_minima[MAX_HEAD];
-  widen({scales, Numbers::BFLOAT16}, D, key_scales);
-  widen({minima, Numbers::BFLOAT16}, D, key_minima);
+  float s[MAX_HEAD], m[MAX_HEAD];
+  widen({scales, Numbers::BFLOAT16}, D, s);
+  widen({minima, Numbers::BFLOAT16}, D, m);
   for (int64_t g = 0; g < G; g += HEADS) {
-    switch (G - g) {
-      case 1:
-        attend_codes<Source, 1>(batch, q, g, D, key_scales, key_minima, channels, part);
-        break;
-      case 2:
-        attend_codes<Source, 2>(batch, q, g, D, key_scales, key_minima, channels, part);
-        break;
-      case 3:
-        attend_codes<Source, 3>(batch, q, g, D, key_scales, key_minima, channels, part);
-        break;
-      default:
-        attend_codes<Source, 4>(batch, q, g, D, key_scales, key_minima, channels, part);
+    switch (G - g < HEADS ? G - g : HEADS) {
+      case 1: attend_codes<Source, 1>(batch, q, g, D, s, m, channels, part); break;
+      case 2: attend_codes<Source, 2>(batch, q, g, D, s, m, channels, part); break;
+      case 3: attend_codes<Source, least_of(3, HEADS)>(batch, q, g, D, s, m, channels, part); break;
+      default: attend_codes<Source, HEADS>(batch, q, g, D, s, m, channels, part);
     }
   }
 }
@@ -213,9 +247,9 @@ static void attend_batch(const HeadCache& head, int64_t place, Batch& batch, con
     batch.keys = head.keys.exact + bytes;
     batch.values = head.values.exact + bytes;
     switch (form.numbers) {
-      case Numbers::BFLOAT16: return attend_exact_batch<Exact<bfloat16>>(batch, q, G, D, part);
-      case Numbers::FLOAT16: return attend_exact_batch<Exact<float16>>(batch, q, G, D, part);
-      default: return attend_exact_batch<Exact<float>>(batch, q, G, D, part);
+      case Numbers::BFLOAT16: return attend_numbers<bfloat16>(batch, q, G, D, part);
+      case Numbers::FLOAT16: return attend_numbers<float16>(batch, q, G, D, part);
+      default: return attend_numbers<float>(batch, q, G, D, part);
     }
   }
   if (form.key_channels || D % WIDTH || form.value_channels % WIDTH) {
@@ -227,7 +261,7 @@ static void attend_batch(const HeadCache& head, int64_t place, Batch& batch, con
     }
     batch.keys = reinterpret_cast<const uint8_t*>(keys);
     batch.values = reinterpret_cast<const uint8_t*>(values);
-    return attend_exact_batch<Exact<float>>(batch, q, G, D, part);
+    return attend_numbers<float>(batch, q, G, D, part);
   }
   const int64_t channels = form.value_channels, at = place * (D / channels);
   const uint16_t* scales = head.keys.scales + place / BLOCK * D;
@@ -237,9 +271,9 @@ static void attend_batch(const HeadCache& head, int64_t place, Batch& batch, con
   batch.scales = head.values.scales + at;
   batch.minima = head.values.minima + at;
   if (form.bits == 8) {
-    attend_code_batch<Codes8>(batch, scales, minima, channels, q, G, D, part);
+    attend_code_batch<Codes8>(batch, q, G, D, scales, minima, channels, part);
   } else {
-    attend_code_batch<Codes4>(batch, scales, minima, channels, q, G, D, part);
+    attend_code_batch<Codes4>(batch, q, G, D, scales, minima, channels, part);
   }
 }
 

@@ -1,50 +1,31 @@
 // Keys and values as the cache stores them: reading rows of numbers and of codes, and rounding a
 // full block to codes.
 
-static inline vec load_bytes(const uint8_t* x) {
-  float wide[WIDTH];
-  for (int i = 0; i < WIDTH; i++) wide[i] = float(x[i]);
-  return load(wide);
-}
-
-static inline vec load_nibbles(const uint8_t* x) {
-  float wide[WIDTH];
-  for (int i = 0; i < WIDTH; i++) wide[i] = float(x[i / 2] >> (i % 2 * 4) & 15);
-  return load(wide);
-}
-
-// A source reads WIDTH numbers of a row from channel d on. Rows lie row_bytes(D) apart.
-template <typename T>
+// A source reads WIDTH numbers of a row from channel d on. Rows lie row_bytes(D) apart. WHOLE: D is
+// a multiple of WIDTH, so that no vector reaches past a row's end.
+template <typename T, bool EVEN>
 struct Exact {
+  static constexpr bool WHOLE = EVEN;
   static int64_t row_bytes(int64_t D) { return D * int64_t(sizeof(T)); }
-  static float at(const uint8_t* row, int64_t d) {
-    return to_float(reinterpret_cast<const T*>(row)[d]);
-  }
   static vec read(const uint8_t* row, int64_t d) {
     return load(reinterpret_cast<const T*>(row) + d);
+  }
+  static vec read_some(const uint8_t* row, int64_t d, int64_t count) {
+    return load_some(reinterpret_cast<const T*>(row) + d, count);
   }
 };
 
 struct Codes8 {
+  static constexpr bool WHOLE = true;
   static int64_t row_bytes(int64_t D) { return D; }
-  static float at(const uint8_t* row, int64_t d) { return row[d]; }
   static vec read(const uint8_t* row, int64_t d) { return load_bytes(row + d); }
 };
 
 struct Codes4 {  // two in a byte, the first in its low half
+  static constexpr bool WHOLE = true;
   static int64_t row_bytes(int64_t D) { return D / 2; }
-  static float at(const uint8_t* row, int64_t d) { return row[d / 2] >> (d % 2 * 4) & 15; }
   static vec read(const uint8_t* row, int64_t d) { return load_nibbles(row + d / 2); }
 };
-
-// Of a row of D; zeros behind its end.
-template <typename Source>
-static inline vec read_some(const uint8_t* row, int64_t d, int64_t D) {
-  if (d + WIDTH <= D) return Source::read(row, d);
-  float padded[WIDTH] = {};
-  for (int64_t i = d; i < D; i++) padded[i - d] = Source::at(row, i);
-  return load(padded);
-}
 
 static inline float wide(uint16_t bits) { return to_float(bfloat16{bits}); }
 
@@ -117,8 +98,8 @@ static void read_row(const HeadCache& head, bool keys, int64_t place, int64_t D,
     const float scale = wide(store.scales[row * groups + g]);
     const float least = wide(store.minima[row * groups + g]);
     for (int64_t d = g * width; d < (g + 1) * width; d++) {
-      const float code = form.bits == 8 ? Codes8::at(codes, d) : Codes4::at(codes, d);
-      out[d] = code * scale + least;
+      const int code = form.bits == 8 ? codes[d] : codes[d / 2] >> (d % 2 * 4) & 15;
+      out[d] = float(code) * scale + least;
     }
   }
 }

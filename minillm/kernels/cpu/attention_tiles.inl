@@ -4,12 +4,6 @@
 // Source: Dao et al. 2022, arXiv 2205.14135, algorithm 1.
 
 // Rows and vectors of a product whose sums stay in registers, with some to spare for operands.
-// AVX-512 and NEON have 32 registers, others 16.
-#if defined(__aarch64__)
-constexpr bool MANY_REGISTERS = true;
-#else
-constexpr bool MANY_REGISTERS = WIDTH == 16;
-#endif
 constexpr int ROWS = MANY_REGISTERS ? 6 : 4;
 constexpr int COLUMNS = MANY_REGISTERS ? 4 : 2;
 constexpr int64_t QUERY_ROWS = 16 * ROWS;
