@@ -176,10 +176,10 @@ def _settings(params: SamplingParams) -> dict[str, Any]:
         "temperature": field(
             part, "Temperature", "11em", value=params.temperature, min=0, max=high, step=0.1
         ),
-        "top_p": field(part, "Top-p", "9em", value=params.top_p, min=0, max=1, step=0.05),
-        "top_k": field(whole, "Top-k", "9em", value=max(params.top_k, 0), min=0, max=1_000_000),
+        "top_p": field(part, "Top-p", "8em", value=params.top_p, min=0, max=1, step=0.05),
+        "top_k": field(whole, "Top-k", "7.5em", value=max(params.top_k, 0), min=0, max=1_000_000),
         "max_new_tokens": field(
             whole, "Max new tokens", "13em", value=params.max_new_tokens, min=1, max=1_000_000
         ),
-        "seed": field(w.Text, "Seed", "9em", value=seed, placeholder="fresh"),
+        "seed": field(w.Text, "Seed", "7em", value=seed, placeholder="fresh"),
     }

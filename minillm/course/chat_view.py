@@ -92,8 +92,8 @@ def figures_html(cost: Figures | None) -> str:
         "Answer": "tokens of the answer",
         "Context": "tokens of the prompt and the answer together",
     }
-    pairs = "".join(
-        f'<span style="margin-right:1.5em;white-space:nowrap"><abbr title="{title}" '
+    pairs = " ".join(
+        f'<span style="margin-right:1em;white-space:nowrap"><abbr title="{title}" '
         f'style="text-decoration:none">{name}</abbr> <strong>{value}</strong></span>'
         for (name, title), value in zip(titles.items(), values, strict=True)
     )

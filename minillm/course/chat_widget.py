@@ -188,15 +188,16 @@ class Chat:
             drawn = f"✗ {error}"
         shown = "when finished" if controls.instant.value else "as it is written"
         system = self._tokens(controls.system.value)
-        text = f"Next answer: {drawn}; shown {shown}; {system} tokens of system message."
-        controls.choice.value = html.escape(text)
+        after = f"; after {system} of system message" if system else ""
+        controls.choice.value = html.escape(f"Next answer: {drawn}; shown {shown}{after}.")
 
     def _show_cost(self) -> None:
-        many = self._tokens(self.conversation.draft)
-        self.controls.cost.value = f"{many} tokens" if many != "0" else ""
+        self.controls.cost.value = self._tokens(self.conversation.draft)
 
     def _tokens(self, text: str) -> str:
-        return f"{len(self.llm.tokenizer.encode(text.strip())):,}"
+        """How many tokens a text has, in words; nothing for a blank one."""
+        many = len(self.llm.tokenizer.encode(text.strip()))
+        return f"{many:,} token{'s' * (many > 1)}" if many else ""
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         static = view.static_html(self.conversation, self.llm.name)

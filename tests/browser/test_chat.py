@@ -15,6 +15,7 @@ import pytest
 from minillm.course.tool import notebook as nb
 from tests.browser import audit, drive
 from tests.browser.page import Page
+from tests.browser.talk import Talk
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -42,77 +43,6 @@ while not Path("go").exists():
 """
 STORY = "Write a long story about the sea."
 SHORT = "What is the capital of France?"
-
-# Notes every state of an element's text, as the page goes through them.
-RECORD = """
-const [chat, name] = arguments;
-const part = chat.querySelector(`.minillm-chat-${name}`);
-window.seen = [];
-const note = () => {
-  const text = part.innerText;
-  if (text !== window.seen.at(-1)) window.seen.push(text);
-};
-window.recorder?.disconnect();
-window.recorder = new MutationObserver(note);
-window.recorder.observe(part, {childList: true, subtree: true, characterData: true});
-note();"""
-
-
-class Talk:
-    """The n-th chat of a page, as a reader uses it."""
-
-    def __init__(self, page: Page, number: int = 0) -> None:
-        self.page, self.number = page, number
-
-    def root(self) -> Any:
-        return self.page.elements(".minillm-chat")[self.number]
-
-    def part(self, name: str, inside: str = "") -> Any:
-        """One element of the chat."""
-        selector = f".minillm-chat-{name} {inside}"
-        return self.page.script(
-            "return arguments[0].querySelector(arguments[1])", self.root(), selector
-        )
-
-    def text(self, name: str) -> str:
-        return str(self.page.script("return arguments[0].innerText", self.part(name)))
-
-    def type(self, text: str) -> None:
-        box = self.part("message", "textarea")
-        self.page.script("arguments[0].focus()", box)
-        box.send_keys(text)
-
-    def send(self, text: str) -> None:
-        from selenium.webdriver.common.keys import Keys
-
-        before = self.text("log")
-        self.type(text + Keys.ENTER)
-        self.page.until(lambda: self.text("log") != before or self.text("note"), "nothing happens")
-
-    def press(self, label: str) -> None:
-        self.page.script(
-            "[...arguments[0].querySelectorAll('button')]"
-            ".find(button => button.innerText.trim() === arguments[1]).click()",
-            self.root(),
-            label,
-        )
-
-    def record(self, name: str) -> None:
-        self.page.script(RECORD, self.root(), name)
-
-    def recorded(self) -> list[str]:
-        found: list[str] = self.page.script("return window.seen")
-        return found
-
-    def wait_for_words(self, count: int) -> None:
-        """Waits until an answer that is being written has so many words."""
-        self.page.until(
-            lambda: len(self.text("live").split("Model")[-1].split()) >= count,
-            f"no {count} words",
-        )
-
-    def wait_for_end(self) -> None:
-        self.page.until(lambda: self.text("live") == "", "the answer did not end")
 
 
 def opened(driver: Any, server: Any, cells: list[Any]) -> Page:

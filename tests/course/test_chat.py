@@ -430,7 +430,7 @@ def test_enter_sends_and_the_answer_is_shown(talk, model):
     controls = talk.controls
     assert controls.buttons["Stop"].disabled
     controls.message.value = "Hi"
-    assert controls.cost.value == "1 tokens"
+    assert controls.cost.value == "1 token"
     type_and_send(talk, "Hi there")
     assert controls.message.value == ""
     assert not controls.buttons["Stop"].disabled
@@ -484,7 +484,7 @@ def test_settings_reach_the_model(talk, model):
     settings["seed"].value = "5"
     talk.controls.system.value = "Be brief."
     assert "greedy" in talk.controls.choice.value
-    assert "2 tokens of system message" in talk.controls.choice.value
+    assert "after 2 tokens of system message" in talk.controls.choice.value
     model.say(None)
     talk.ask("Hi")
     talk.wait(20)
