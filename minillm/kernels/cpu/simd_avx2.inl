@@ -66,3 +66,21 @@ static inline vec exp(vec x) {
   const vec kept = _mm256_andnot_ps(vanishes, scaled);
   return _mm256_blendv_ps(kept, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
+
+static inline vec load_bytes(const uint8_t* p) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
+}
+static inline vec load_nibbles(const uint8_t* p) {
+  int32_t four;
+  std::memcpy(&four, p, 4);
+  // Each byte to 64 bits of its own, its high half then to the upper 32 of them.
+  const __m256i x = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four));
+  const __m256i both = _mm256_or_si256(x, _mm256_slli_epi64(x, 28));
+  return _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15)));
+}
+static inline void add_sums(const vec* x, float* y) {
+  const vec pairs = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+  const __m128 low = _mm256_castps256_ps128(pairs), high = _mm256_extractf128_ps(pairs, 1);
+  _mm_storeu_ps(y, _mm_add_ps(_mm_loadu_ps(y), _mm_add_ps(low, high)));
+}

@@ -52,3 +52,23 @@ static inline vec exp(vec x) {
   const __mmask16 stays = _mm512_cmp_ps_mask(x, set1(-87.3f), _CMP_NLT_UQ);  // NaN too
   return _mm512_maskz_scalef_ps(stays, y, k);
 }
+
+static inline vec load_bytes(const uint8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+}
+static inline vec load_nibbles(const uint8_t* p) {
+  // Each byte to 64 bits of its own, its high half then to the upper 32 of them.
+  const __m512i x = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m512i both = _mm512_or_si512(x, _mm512_slli_epi64(x, 28));
+  return _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
+}
+static inline void add_sums(const vec* x, float* y) {
+  // Within each 128 bits: a, b, c, d, each of one vector; then the four parts together.
+  const vec ab = add(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+  const vec cd = add(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+  const vec abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  _mm_storeu_ps(y, _mm_add_ps(_mm_loadu_ps(y), quarter));
+}

@@ -78,3 +78,15 @@ static inline vec exp(vec a) {
     return y * from_bits(uint32_t(int32_t(k) + 127) << 23);
   });
 }
+
+// For attention. WIDTH bytes, or codes of 4 bits (two in a byte, the first in its low half), as
+// floats; and y[i] += the sum of x[i], for four vectors.
+static inline vec load_bytes(const uint8_t* p) {
+  return each([=](int i) { return float(p[i]); });
+}
+static inline vec load_nibbles(const uint8_t* p) {
+  return each([=](int i) { return float(p[i / 2] >> (i % 2 * 4) & 15); });
+}
+static inline void add_sums(const vec* x, float* y) {
+  for (int i = 0; i < 4; i++) y[i] += sum(x[i]);
+}
