@@ -5,13 +5,10 @@
 
 #include "export.h"
 
-#if defined(__x86_64__) || defined(_M_X64)
-#define MINILLM_X86 1
-#ifdef _MSC_VER
+#if defined(MINILLM_X86) && defined(_MSC_VER)
 #include <intrin.h>
-#endif
-#elif defined(__aarch64__) || defined(_M_ARM64)
-#define MINILLM_ARM 1
+#elif defined(MINILLM_NEON) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace minillm {
@@ -24,6 +21,11 @@ namespace avx2 {
 extern const Variant variant;
 }
 namespace avx512 {
+extern const Variant variant;
+}
+#endif
+#ifdef MINILLM_NEON
+namespace neon {
 extern const Variant variant;
 }
 #endif
@@ -57,6 +59,16 @@ static bool has_avx512() {
 }
 #endif
 
+#ifdef MINILLM_NEON
+static bool has_dot_product() {
+#ifdef __linux__
+  return getauxval(AT_HWCAP) & 1 << 20;  // HWCAP_ASIMDDP
+#else
+  return true;  // every Mac with this architecture
+#endif
+}
+#endif
+
 struct Candidate {
   const Variant* variant;
   bool (*runs_here)();
@@ -67,6 +79,9 @@ static const Candidate candidates[] = {
 #ifdef MINILLM_X86
     {&avx512::variant, has_avx512},
     {&avx2::variant, has_avx2},
+#endif
+#ifdef MINILLM_NEON
+    {&neon::variant, has_dot_product},
 #endif
     {&portable::variant, always},
 };

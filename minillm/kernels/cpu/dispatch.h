@@ -19,6 +19,21 @@
 
 #include "products.h"
 
+#if defined(__x86_64__) || defined(_M_X64)
+#define MINILLM_X86 1
+#elif defined(__aarch64__) && (!defined(__clang__) || defined(__ARM_FEATURE_DOTPROD))
+#define MINILLM_NEON 1  // clang's arm_neon.h has the dot product only where it is switched on
+#endif
+
+// Before a loop of a few rounds over vectors: without it, they may stay in memory between rounds.
+#if defined(__clang__)
+#define MINILLM_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define MINILLM_UNROLL _Pragma("GCC unroll 16")
+#else
+#define MINILLM_UNROLL
+#endif
+
 namespace minillm {
 
 struct AttentionFunctions;  // in attention.h

@@ -5,6 +5,9 @@
 // 4-bit codes: 8 such sums of two products stay below 8 · 2 · 15 · 127 = 30,480, within 16 bits.
 // 8-bit codes are signed, but maddubs takes one side unsigned: |w| · (x with w's sign).
 
+// Tokens at once, as registers allow: straight from packed weights, and from unpacked ones.
+constexpr int TILE = 4, TOKENS = 6;
+
 static inline float quantize_block(const float* x, int8_t* codes, int32_t* sum) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   __m256i largest = _mm256_setzero_si256();
@@ -66,12 +69,15 @@ template <int BITS, int T>
 static inline void block_sums(const uint8_t* block, const int8_t* x, int64_t stride,
                               __m256i* sums) {
   const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
+  MINILLM_UNROLL
   for (int t = 0; t < T; t++) sums[t] = _mm256_setzero_si256();
   if (BITS == 4) {
+    MINILLM_UNROLL
     for (int q = 0; q < 4; q++) {
       const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 64 * q));
       const __m256i first = _mm256_and_si256(both, low);
       const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+      MINILLM_UNROLL
       for (int t = 0; t < T; t++) {
         const int8_t* at = x + t * stride + 4 * q;
         const __m256i a = _mm256_maddubs_epi16(first, repeat4(at));
@@ -79,12 +85,15 @@ static inline void block_sums(const uint8_t* block, const int8_t* x, int64_t str
         sums[t] = _mm256_add_epi16(sums[t], _mm256_add_epi16(a, b));
       }
     }
+    MINILLM_UNROLL
     for (int t = 0; t < T; t++) sums[t] = _mm256_madd_epi16(sums[t], ones);
     return;
   }
+  MINILLM_UNROLL
   for (int q = 0; q < 8; q++) {
     const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block + 64 * q));
     const __m256i size = _mm256_abs_epi8(codes);
+    MINILLM_UNROLL
     for (int t = 0; t < T; t++) {
       const __m256i signed_x = _mm256_sign_epi8(repeat4(x + t * stride + 4 * q), codes);
       const __m256i products = _mm256_madd_epi16(_mm256_maddubs_epi16(size, signed_x), ones);
@@ -94,32 +103,34 @@ static inline void block_sums(const uint8_t* block, const int8_t* x, int64_t str
 }
 
 template <int BITS, int T>
-static void panel_product(const Weight& w, const uint8_t* panel, const Activations& x, int64_t m,
+static void panel_product(const Weight& w, const uint8_t* panel, const Activations& x,
                           float* out) {
   const int64_t blocks = w.cols / BLOCK;
-  const int8_t* codes = x.codes + m * w.cols;
-  const float* scales = x.scales + m * blocks;
-  const int32_t* totals = x.sums + m * blocks;
   vec result[T][2];
+  MINILLM_UNROLL
   for (int t = 0; t < T; t++) result[t][0] = result[t][1] = zero();
   int64_t b = 0;
   for (int64_t g = 0; g < w.groups; g++) {
     vec scale[2], minimum[2];
+    MINILLM_UNROLL
     for (int h = 0; h < 2; h++) read_head(w, panel, h, &scale[h], &minimum[h]);
     const uint8_t* block = panel + w.head_bytes;
     panel += w.group_bytes;
     for (; block < panel; block += PANEL * BLOCK * BITS / 8, b++) {
+      MINILLM_UNROLL
       for (int h = 0; h < 2; h++) {
         __m256i sums[T];
-        block_sums<BITS, T>(block + 32 * h, codes + b * BLOCK, w.cols, sums);
+        block_sums<BITS, T>(block + 32 * h, x.codes + b * BLOCK, w.cols, sums);
+        MINILLM_UNROLL
         for (int t = 0; t < T; t++) {
-          const float s = scales[t * blocks + b], total = s * float(totals[t * blocks + b]);
+          const float s = x.scales[t * blocks + b], total = s * float(x.sums[t * blocks + b]);
           const vec product = fma(minimum[h], set1(total), result[t][h]);
           result[t][h] = fma(mul(scale[h], set1(s)), _mm256_cvtepi32_ps(sums[t]), product);
         }
       }
     }
   }
+  MINILLM_UNROLL
   for (int t = 0; t < T; t++) {
     store(out + t * PANEL, result[t][0]);
     store(out + t * PANEL + 8, result[t][1]);

@@ -5,6 +5,9 @@
 // products to a lane's 32-bit sum. Signed codes of 8 bits are made unsigned by adding 128, and
 // 128 · Σ xcode is taken off first.
 
+// Tokens at once, as registers allow: straight from packed weights, and from unpacked ones.
+constexpr int TILE = 8, TOKENS = 12;
+
 static inline float quantize_block(const float* x, int8_t* codes, int32_t* sum) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -51,11 +54,13 @@ template <int BITS, int T>
 static inline void block_sums(const uint8_t* block, const int8_t* x, int64_t stride,
                               __m512i* sums) {
   const __m512i low = _mm512_set1_epi8(15), sign = _mm512_set1_epi8(-128);
+  MINILLM_UNROLL
   for (int q = 0; q < BITS; q++) {
     const __m512i codes = _mm512_loadu_si512(block + 64 * q);
     if (BITS == 4) {
       const __m512i first = _mm512_and_si512(codes, low);
       const __m512i second = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low);
+      MINILLM_UNROLL
       for (int t = 0; t < T; t++) {
         const int8_t* at = x + t * stride + 4 * q;
         sums[t] = _mm512_dpbusd_epi32(sums[t], first, repeat4(at));
@@ -63,6 +68,7 @@ static inline void block_sums(const uint8_t* block, const int8_t* x, int64_t str
       }
     } else {
       const __m512i raised = _mm512_xor_si512(codes, sign);
+      MINILLM_UNROLL
       for (int t = 0; t < T; t++) {
         sums[t] = _mm512_dpbusd_epi32(sums[t], raised, repeat4(x + t * stride + 4 * q));
       }
@@ -71,13 +77,11 @@ static inline void block_sums(const uint8_t* block, const int8_t* x, int64_t str
 }
 
 template <int BITS, int T>
-static void panel_product(const Weight& w, const uint8_t* panel, const Activations& x, int64_t m,
+static void panel_product(const Weight& w, const uint8_t* panel, const Activations& x,
                           float* out) {
   const int64_t blocks = w.cols / BLOCK;
-  const int8_t* codes = x.codes + m * w.cols;
-  const float* scales = x.scales + m * blocks;
-  const int32_t* totals = x.sums + m * blocks;
   vec result[T];
+  MINILLM_UNROLL
   for (int t = 0; t < T; t++) result[t] = zero();
   int64_t b = 0;
   for (int64_t g = 0; g < w.groups; g++) {
@@ -87,16 +91,19 @@ static void panel_product(const Weight& w, const uint8_t* panel, const Activatio
     panel += w.group_bytes;
     for (; block < panel; block += PANEL * BLOCK * BITS / 8, b++) {
       __m512i sums[T];
+      MINILLM_UNROLL
       for (int t = 0; t < T; t++) {
-        sums[t] = _mm512_set1_epi32(BITS == 8 ? -128 * totals[t * blocks + b] : 0);
+        sums[t] = _mm512_set1_epi32(BITS == 8 ? -128 * x.sums[t * blocks + b] : 0);
       }
-      block_sums<BITS, T>(block, codes + b * BLOCK, w.cols, sums);
+      block_sums<BITS, T>(block, x.codes + b * BLOCK, w.cols, sums);
+      MINILLM_UNROLL
       for (int t = 0; t < T; t++) {
-        const float s = scales[t * blocks + b], total = s * float(totals[t * blocks + b]);
+        const float s = x.scales[t * blocks + b], total = s * float(x.sums[t * blocks + b]);
         const vec product = fma(minimum, set1(total), result[t]);
         result[t] = fma(mul(scale, set1(s)), _mm512_cvtepi32_ps(sums[t]), product);
       }
     }
   }
+  MINILLM_UNROLL
   for (int t = 0; t < T; t++) store(out + t * PANEL, result[t]);
 }

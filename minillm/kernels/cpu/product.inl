@@ -1,38 +1,30 @@
 // From panels to matrices: which panels a range of rows covers, how many tokens go through the
 // inner product at once, and where results are written.
 
-// Tokens m to m + T - 1, and of a panel's 16 rows those in [first, last).
-static inline void write_panel(const float* out, int64_t row, int64_t T, int64_t m, int64_t first,
-                               int64_t last, float* y, int64_t ldy, const float* bias) {
-  const int64_t from = row < first ? first : row, to = row + PANEL > last ? last : row + PANEL;
-  for (int64_t t = 0; t < T; t++) {
-    for (int64_t n = from; n < to; n++) {
-      y[(m + t) * ldy + n] = out[t * PANEL + n - row] + (bias ? bias[n] : 0.0f);
-    }
-  }
+// As many tokens at once as there are, TILE at most.
+template <int BITS, int T = TILE>
+static void panel_tile(int64_t count, const Weight& w, const uint8_t* panel, const Activations& x,
+                       float* out) {
+  if (count == T) return panel_product<BITS, T>(w, panel, x, out);
+  if constexpr (T > 1) panel_tile<BITS, T - 1>(count, w, panel, x, out);
 }
 
-template <int BITS>
-static void panel_tile(int64_t T, const Weight& w, const uint8_t* panel, const Activations& x,
-                       int64_t m, float* out) {
-  switch (T) {
-    case 1: return panel_product<BITS, 1>(w, panel, x, m, out);
-    case 2: return panel_product<BITS, 2>(w, panel, x, m, out);
-    case 3: return panel_product<BITS, 3>(w, panel, x, m, out);
-    default: return panel_product<BITS, 4>(w, panel, x, m, out);
-  }
+static inline Activations tokens_from(const Activations& x, int64_t m, int64_t cols) {
+  const int64_t block = m * (cols / BLOCK);
+  return {x.values, x.codes + m * cols, x.scales + block, x.sums + block};
 }
 
 template <int BITS>
 static void coded_product(const Weight& w, const Activations& x, int64_t M, int64_t first,
                           int64_t last, float* y, int64_t ldy, const float* bias) {
-  float out[4 * PANEL];
+  if (M > 2 * TILE) return many_product<BITS>(w, x, M, first, last, y, ldy, bias);
+  float out[TILE * PANEL];
   for (int64_t row = first / PANEL * PANEL; row < last; row += PANEL) {
     const uint8_t* panel = w.data + row / PANEL * w.panel_bytes;
-    for (int64_t m = 0; m < M; m += 4) {
-      const int64_t T = M - m < 4 ? M - m : 4;
-      panel_tile<BITS>(T, w, panel, x, m, out);
-      write_panel(out, row, T, m, first, last, y, ldy, bias);
+    for (int64_t m = 0; m < M; m += TILE) {
+      const int64_t T = M - m < TILE ? M - m : TILE;
+      panel_tile<BITS>(T, w, panel, tokens_from(x, m, w.cols), out);
+      add_panel(out, row, T, first, last, y + m * ldy, ldy, bias, false);
     }
   }
 }

@@ -5,7 +5,7 @@
 #include "attention.h"
 #endif
 
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(MINILLM_X86)
 #include <immintrin.h>
 
 #if defined(__clang__)
@@ -21,6 +21,8 @@ namespace avx512 {
 #include "simd_avx512.inl"
 #include "panel_avx512.inl"
 #include "quantize.inl"
+#include "many.inl"
+#include "tile_avx512.inl"
 #include "product.inl"
 #if __has_include("attention.inl")
 #include "attention.inl"

@@ -11,6 +11,8 @@ namespace portable {
 #include "simd_portable.inl"
 #include "panel_portable.inl"
 #include "quantize.inl"
+#include "many.inl"
+#include "tile_portable.inl"
 #include "product.inl"
 #if __has_include("attention.inl")
 #include "attention.inl"
