@@ -28,9 +28,10 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from minillm.kernels.triton import attention, cache, mlp, norm
+from minillm.kernels.triton import attention, cache, matvec, mlp, norm
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+Case = tuple[str, Callable[[], object]]
 HALF, BRAIN, FULL = torch.float16, torch.bfloat16, torch.float32
 
 
@@ -129,7 +130,7 @@ def new(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def cases(arch: int) -> Iterator[tuple[str, Callable[[], object]]]:
+def cases(arch: int) -> Iterator[Case]:
     """Calls that together launch every kernel, in shapes of real models."""
     for dtype in (HALF, FULL) if arch < 80 else (HALF, BRAIN, FULL):
         short = {HALF: "fp16", BRAIN: "bf16", FULL: "fp32"}[dtype]
@@ -140,11 +141,22 @@ def cases(arch: int) -> Iterator[tuple[str, Callable[[], object]]]:
         gate_up = new(1, 11_008 * 2, dtype=dtype)
         yield f"swiglu {short}", partial(mlp.swiglu, gate_up)
         yield f"geglu {short}", partial(mlp.geglu, gate_up)
+        for N, C, G in ((576, 1536, 24), (4096, 4096, 64), (11_008, 4096, 1)):
+            yield from product_cases(f"{short} {N}x{C}/{C // G}", N, C, G, dtype)
         for D in (64, 80, 128, 256):
             yield from attention_cases(f"{short} D={D}", D, dtype)
 
 
-def attention_cases(name: str, D: int, dtype: torch.dtype) -> Iterator[tuple[str, Any]]:
+def product_cases(name: str, N: int, C: int, G: int, dtype: torch.dtype) -> Iterator[Case]:
+    """Products with one matrix of quantized weights."""
+    scales, zeros = new(N, G), new(N, G).byte()
+    for bits in (4, 8):
+        weights = new(N, C * bits // 8).byte(), scales, zeros, None, bits
+        x = new(1, C, dtype=dtype)
+        yield f"int{bits} matvec {name}", partial(matvec.quantized_matvec, x, *weights)
+
+
+def attention_cases(name: str, D: int, dtype: torch.dtype) -> Iterator[Case]:
     """What attention needs for one head width."""
     q, k, lengths = new(2, 32, 1, D, dtype=dtype), new(2, 8, 1, D, dtype=dtype), new(2).long()
     keys = new(2, 8, 4096, D, dtype=dtype)

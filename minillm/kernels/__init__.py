@@ -1,14 +1,19 @@
 """Kernels: the products that have no layer of their own, and what each one means.
 
 `reference` is the meaning in plain PyTorch. A faster backend is a module with the same products:
-`quantized_linear` and `int8_linear`.
+`quantized_linear` and `int8_linear`. `triton` holds kernels for NVIDIA GPUs, of other operations
+too.
 """
 
+import importlib
 from types import ModuleType
 
-from minillm.kernels import reference
+from minillm.kernels import reference, triton
 
 
 def backends() -> dict[str, ModuleType]:
     """The backends that run on this machine, by name; every one is tested against "reference"."""
-    return {"reference": reference}
+    found: dict[str, ModuleType] = {"reference": reference}
+    if triton.why_not() is None:
+        found["triton"] = importlib.import_module("minillm.kernels.triton.linear")
+    return found

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from minillm.kernels import backends
+from minillm.kernels import backends, triton
 from minillm.kernels.reference import dequantize, unpack_nibbles
 
 # Tokens (any leading shape), outputs, inputs, group size.
@@ -28,6 +28,9 @@ EPS = {torch.float32: 2.0**-21, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10
 
 @pytest.fixture(params=backends())
 def kernels(request):
+    on_gpu = request.node.callspec.params["device"] == "cuda"
+    if request.param == "triton" and not on_gpu and not triton.interpreted():
+        pytest.skip("Triton runs on the GPU here")
     return backends()[request.param]
 
 
@@ -131,12 +134,12 @@ def test_int8_sums_are_exact_past_float32(kernels, device):
     C, rng = 50_000, np.random.default_rng(1)
     x, w = np.abs(whole_numbers(rng, 5, C)), np.abs(whole_numbers(rng, 7, C))
     one = np.ones((7, 1), dtype=np.float32)
-    found = kernels.int8_linear(*on(device, x, one[:5], w, one))
+    found = kernels.int8_linear(*on(device, x, one[:5].copy(), w, one))
     sums = x.astype(np.int64) @ w.astype(np.int64).T
     assert sums.min() > 2**27
     np.testing.assert_array_equal(found.cpu().numpy(), sums.astype(np.float32))
     x, w = np.hstack([x, x, x[:, :37] * 0 + 1]), np.hstack([w, -w, w[:, :37] * 0 + 1])
-    found = kernels.int8_linear(*on(device, x, one[:5], w, one))
+    found = kernels.int8_linear(*on(device, x, one[:5].copy(), w, one))
     assert torch.equal(found.cpu(), torch.full((5, 7), 37.0))
 
 
@@ -159,3 +162,7 @@ def test_views_are_read_as_what_they_show():
 
 def test_the_reference_is_a_backend():
     assert "reference" in backends()
+
+
+def test_triton_is_a_backend_where_it_can_run():
+    assert ("triton" in backends()) == (triton.why_not() is None)

@@ -57,6 +57,11 @@ def expected(heads, cos, sin, keys, values, positions, place):
     return turned.to(q.device), keys, values
 
 
+def run(heads, *others):
+    q, k, v = heads
+    return rope_and_cache(q, k, v, *others)
+
+
 def positions_of(case, device, dtype=torch.int64):
     B, _, _, T, _, _ = CASES[case]
     first = torch.tensor([0, CAPACITY - T, 13][:B])
@@ -69,7 +74,7 @@ def test_dense(case, dtype, device):
     heads, cos, sin, keys, values = inputs(case, dtype, device)
     positions = positions_of(case, device)
     want = expected(heads, cos, sin, keys, values, positions.cpu(), lambda p: p)
-    turned = rope_and_cache(*heads, cos, sin, keys, values, positions)
+    turned = run(heads, cos, sin, keys, values, positions)
     assert turned.is_contiguous()
     assert turned.dtype == dtype
     for found, wanted in zip((turned, keys, values), want, strict=True):
@@ -81,15 +86,15 @@ def test_padding_writes_nothing_and_neither_does_a_full_cache(device):
     heads, cos, sin, keys, values = inputs("chunk", torch.float32, device)
     before = keys.clone(), values.clone()
     positions = torch.full((2, 7), -1, dtype=torch.int32, device=device)
-    assert not rope_and_cache(*heads, cos, sin, keys, values, positions).any()
+    assert not run(heads, cos, sin, keys, values, positions).any()
     positions[:] = CAPACITY
-    rope_and_cache(*heads, cos, sin, keys, values, positions)
+    run(heads, cos, sin, keys, values, positions)
     assert torch.equal(keys, before[0])
     assert torch.equal(values, before[1])
     positions[0] = torch.tensor([3, 4, -1, -1, -1, -1, -1])
     want = expected(heads, cos, sin, keys, values, torch.full((2, 7), -1), None)
     assert torch.equal(keys, want[1])
-    rope_and_cache(*heads, cos, sin, keys, values, positions)
+    run(heads, cos, sin, keys, values, positions)
     changed = (keys != before[0]).any(-1).any(1).nonzero().tolist()
     assert changed == [[0, 3], [0, 4]]
 
@@ -104,7 +109,7 @@ def test_ring(ring, sinks, device):
     for position in (0, 1, 2, ring - 1, ring, ring + sinks, 5 * ring + 3):
         positions = torch.tensor([[position]], device=device)
         want = expected(heads, None, None, keys, values, positions.cpu(), place)
-        turned = rope_and_cache(*heads, None, None, keys, values, positions, ring, sinks)
+        turned = run(heads, None, None, keys, values, positions, ring, sinks)
         for found, wanted in zip((turned, keys, values), want, strict=True):
             assert torch.equal(found, wanted)
 
@@ -114,7 +119,7 @@ def test_a_cache_of_16_bits_beside_activations_of_32(device):
     keys, values = keys.half(), values.half()
     positions = torch.tensor([[17]], device=device)
     want = expected(heads, cos, sin, keys, values, positions.cpu(), lambda p: p)
-    turned = rope_and_cache(*heads, cos, sin, keys, values, positions)
+    turned = run(heads, cos, sin, keys, values, positions)
     assert turned.dtype == torch.float32
     close(keys, want[1], 2 * EPS[torch.float16])
     close(values, want[2], 2 * EPS[torch.float16])
