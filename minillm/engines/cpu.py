@@ -2,27 +2,25 @@
 
 import ctypes
 import os
+import time
 from collections.abc import Sequence
 from ctypes import byref, c_double
 
 import torch
 from torch import Tensor
 
-from minillm.config import RopeConfig
 from minillm.engines import cpu_structs as c
 from minillm.engines.base import Engine, Unsupported
 from minillm.engines.cpu_cache import CacheView
 from minillm.engines.cpu_model import CpuModel
+from minillm.engines.cpu_tokens import Tables, Tokens
 from minillm.kernels import cpu
 from minillm.kv_cache.base import KVCache
-from minillm.layers.rope import rope_tables
 from minillm.model import Transformer
 
 # Weights in floating point are read once for each of so few tokens; with more of them PyTorch's
 # matrix products are faster.
 FEW_TOKENS = 8
-# RoPE types whose angles depend on the length of the text, not on the position alone.
-BY_LENGTH = ("dynamic", "longrope")
 
 _importing_process = os.getpid()
 
@@ -36,9 +34,10 @@ class CpuEngine(Engine):
     model of a 16-bit dtype the modules round after each operation, and the engine only at the end.
 
     Weights in floating point are read in place, codes from a copy that is made here. A module or
-    tensor that is replaced afterwards is noticed, and the model read anew; codes that are changed
-    in place are not. With forward hooks anywhere in the model the modules run, or the hooks would
-    hear nothing. Results carry no gradient.
+    tensor that is replaced is noticed when the next text begins (at a step of several tokens, or
+    on another cache), and the model is read anew; codes that are changed in place are not. Forward
+    hooks are looked for at the same moments: with one anywhere in the model the modules run, or it
+    would hear nothing. Results carry no gradient.
 
     It uses as many threads as PyTorch does (`torch.set_num_threads`), and one in a forked process,
     where OpenMP's threads are not there any more.
@@ -53,7 +52,7 @@ class CpuEngine(Engine):
         self._model: CpuModel | None = CpuModel(model)
         self._library = _declare(cpu.library())
         self._view: CacheView | None = None
-        self._tables: dict[RopeConfig, tuple[Tensor, Tensor]] = {}
+        self._tables, self._tokens = Tables(), Tokens.none()
         self._seconds: ctypes.Array[c_double] | None = None
 
     def forward(
@@ -64,20 +63,25 @@ class CpuEngine(Engine):
         lengths: Tensor | None = None,
     ) -> Tensor | None:
         """As of `Engine`."""
-        model = self._current()
-        if model is None or not self._runs(model, ids, cache, counts):
-            return None
-        view = self._view_of(cache, model)
-        if view is None or (len(ids) != len(cache.lengths)):
+        if ids.shape[-1] > 1 or self._view is None or not self._view.is_of(cache):
+            self._look(cache)
+        model, view = self._model, self._view
+        if model is None or view is None or not self._runs(model, ids, cache, counts):
             return None
         B, T = ids.shape
         before = cache.lengths
         positions = cache.advance([T] * B if counts is None else counts, T)
-        return self._run(model, view, ids, positions, before, lengths)
+        self._tokens = tokens = Tokens.of(ids, positions, counts is None, self._tokens)
+        hidden = self._run(model, view, tokens, before, positions, lengths)
+        if tokens.real is not None:  # padding stays 0
+            whole = torch.zeros(B, T, model.config.hidden_size)
+            whole[tokens.real] = hidden
+            hidden = whole
+        return hidden.view(B, T, -1).to(model.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """As of `Engine`."""
-        model = self._current()
+        model = self._model
         if model is None or model.head is None or hidden.device.type != "cpu":
             return None
         head, M = model.head, hidden.numel() // max(hidden.shape[-1], 1)
@@ -96,11 +100,9 @@ class CpuEngine(Engine):
         """Run one step and its logits; return the seconds of each part, of all layers together.
 
         ids: (B, T). The cache gains the step. Waiting for the slowest thread counts as part of what
-        is waited for; "python" is all outside of C++. Raises ValueError for a step that the engine
-        leaves to the modules.
+        is waited for; "python" is all outside of C++'s stages. Raises ValueError for a step that
+        the engine leaves to the modules.
         """
-        import time
-
         self._seconds = (c_double * (len(c.STAGES) + len(c.HEAD_STAGES)))()
         try:
             start = time.perf_counter()
@@ -114,76 +116,63 @@ class CpuEngine(Engine):
             raise ValueError(f"the modules run a step of shape {tuple(ids.shape)} on this cache")
         return parts | {"python": whole - sum(parts.values())}
 
-    def _current(self) -> CpuModel | None:
-        """The model as it is now, read anew where a part was replaced; None: the modules run it."""
+    def _look(self, cache: KVCache) -> None:
+        """Read the model anew where a part of it was replaced, and see where the cache lies."""
         if self._model is None or not self._model.is_current():
             try:
                 self._model = CpuModel(self._source)
             except Unsupported:
                 self._model = None
-        return None if self._model is None or self._model.is_hooked() else self._model
+        self._view = None
+        if self._model is not None and not self._model.is_hooked():
+            self._view = CacheView.of(cache, self._model.config)
 
     def _runs(
         self, model: CpuModel, ids: Tensor, cache: KVCache, counts: Sequence[int] | None
     ) -> bool:
         """Whether this step is one for the engine; what is wrong with it, the modules will say."""
-        if ids.ndim != 2 or ids.dtype != torch.int64 or ids.device.type != "cpu" or not len(ids):
+        if ids.ndim != 2 or ids.dtype != torch.int64 or ids.device.type != "cpu":
             return False
         B, T = ids.shape
-        if T == 0 or not (model.all_coded or B * T <= FEW_TOKENS):
+        few = model.all_coded or B * T <= FEW_TOKENS
+        if len(cache.lengths) != B or B * T == 0 or not few:
             return False
         low, high = ids.aminmax()
         if low < 0 or high >= model.config.vocab_size:
             return False
-        sinks = max(layer.sinks for layer in model.config.layers)
-        if not sinks:
-            return True
         # Past the trained length the sliding cache turns sinks on; that is left to the modules.
-        longest = int(cache.lengths.max()) + (T if counts is None else max(counts, default=0))
-        return longest <= model.config.max_position_embeddings
-
-    def _view_of(self, cache: KVCache, model: CpuModel) -> CacheView | None:
-        if self._view is None or not self._view.is_of(cache):
-            self._view = CacheView.of(cache, model.config)
-        return self._view
+        added = T if counts is None else max(counts, default=0)
+        trained = model.config.max_position_embeddings
+        return not model.has_sinks or int(cache.lengths.max()) + added <= trained
 
     def _run(
         self,
         model: CpuModel,
         view: CacheView,
-        ids: Tensor,
-        positions: Tensor,
+        tokens: Tokens,
         before: Tensor,
+        positions: Tensor,
         lengths: Tensor | None,
     ) -> Tensor:
-        """Run the step for the tokens that are there; padding stays 0 in the result."""
-        B, T = ids.shape
-        real = positions >= 0
-        padded = not bool(real.all())
-        rows = torch.arange(B)[:, None].expand(B, T)
-        ids, rows, flat = (x[real] if padded else x.reshape(-1) for x in (ids, rows, positions))
-        starts = torch.zeros(B + 1, dtype=torch.int64)
-        starts[1:] = real.sum(dim=1).cumsum(0)
-        hidden = torch.empty(len(flat), model.config.hidden_size)
-        if len(flat):
-            ropes, tables = self._ropes(model, positions, real, lengths)
-            step = c.Step(
-                N=len(flat), B=B,
-                longest=int((starts[1:] - starts[:-1]).max()),
-                longest_after=int((before + starts[1:] - starts[:-1]).max()),
-                ids=ids.data_ptr(), rows=rows.data_ptr(), positions=flat.data_ptr(),
-                starts=starts.data_ptr(), before=before.data_ptr(),
-                ropes=ropes, form=ctypes.pointer(view.form), caches=view.layers,
-                hidden=hidden.data_ptr(), seconds=self._clock(0), threads=threads(),
-            )  # fmt: skip
-            if self._library.mm_step(byref(model.struct), byref(step)):
-                raise MemoryError(f"no memory for a step of {len(flat)} tokens")
-            del tables
-        if padded:
-            whole = torch.zeros(B, T, model.config.hidden_size)
-            whole[real] = hidden
-            hidden = whole
-        return hidden.view(B, T, -1).to(model.dtype)
+        """The hidden states (N, C) of the tokens that are there."""
+        N = len(tokens.ids)
+        hidden = torch.empty(N, model.config.hidden_size)
+        if not N:
+            return hidden
+        held = int((before + tokens.longest).max())  # at least what the longest row holds now
+        ropes, tables = self._tables.of(model, positions, tokens.real, held, lengths)
+        step = c.Step(
+            N=N, B=len(before), longest=tokens.longest, longest_after=held,
+            ids=tokens.ids.data_ptr(), rows=tokens.rows.data_ptr(),
+            positions=tokens.positions.data_ptr(), starts=tokens.starts.data_ptr(),
+            before=before.data_ptr(), ropes=ropes, form=ctypes.pointer(view.form),
+            caches=view.layers, hidden=hidden.data_ptr(), seconds=self._clock(0),
+            threads=threads(),
+        )  # fmt: skip
+        if self._library.mm_step(byref(model.struct), byref(step)):
+            raise MemoryError(f"no memory for a step of {N} tokens")
+        del tables  # until here C++ read them
+        return hidden
 
     def _clock(self, offset: int) -> "ctypes._Pointer[c_double] | None":
         """Where C++ adds up the seconds of its stages; None: it does not measure."""
@@ -191,33 +180,6 @@ class CpuEngine(Engine):
             return None
         address = ctypes.addressof(self._seconds) + offset * ctypes.sizeof(c_double)
         return ctypes.cast(address, ctypes.POINTER(c_double))
-
-    def _ropes(
-        self, model: CpuModel, positions: Tensor, real: Tensor, lengths: Tensor | None
-    ) -> tuple[ctypes.Array[c.Rope], list[Tensor]]:
-        """The step's tables, one for each kind of rotation; and the tensors that hold them."""
-        D = model.config.head_dim
-        tables: list[Tensor] = []
-        ropes = (c.Rope * len(model.ropes))()
-        for rope, config in zip(ropes, model.ropes, strict=True):
-            if config.rope_type in BY_LENGTH:  # a row for each token
-                both = rope_tables(positions, config, D, lengths)
-                cos, sin = (x[:, 0][real].contiguous() for x in both)
-            else:  # a row for each position
-                cos, sin = self._static_tables(config, D, int(positions.max()) + 1)
-            rope.cos, rope.sin, rope.pairs = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
-            rope.by_token = config.rope_type in BY_LENGTH
-            tables += [cos, sin]
-        return ropes, tables
-
-    def _static_tables(self, rope: RopeConfig, D: int, count: int) -> tuple[Tensor, Tensor]:
-        """cos and sin for positions up to `count` at least, kept from step to step."""
-        known = self._tables.get(rope)
-        if known is None or len(known[0]) < count:
-            size = max(count, 2 * len(known[0]) if known else 1024)
-            cos, sin = rope_tables(torch.arange(size)[None], rope, D)
-            known = self._tables[rope] = cos[0, 0].contiguous(), sin[0, 0].contiguous()
-        return known
 
 
 def threads() -> int:

@@ -1,6 +1,6 @@
 """KV caches as the C++ engine reads and writes them: where each layer's keys and values lie."""
 
-from collections.abc import Sequence
+import ctypes
 from typing import NamedTuple
 
 from torch import Tensor
@@ -18,7 +18,7 @@ class CacheView(NamedTuple):
     """step.h's view of a cache. tensors: what it points into, by which it is known again."""
 
     form: c.CacheForm
-    layers: Sequence[c.LayerCache]
+    layers: ctypes.Array[c.LayerCache]
     tensors: list[Tensor]
 
     @classmethod
@@ -83,10 +83,12 @@ def _fits(cache: KVCache, config: ModelConfig, tensors: list[Tensor]) -> bool:
     B = len(cache.lengths)
     if any(not x.is_contiguous() or x.device.type != "cpu" for x in tensors):
         return False
+    exact: list[Tensor]
+    shapes: list[tuple[int, ...]]
     if isinstance(cache, SlidingKVCache):
         if cache.config is not config and cache.config != config:
             return False
-        exact, shapes = tensors, [(B, K, sum(ring), D) for ring in cache.rings] * 2
+        exact, shapes = tensors, 2 * [(B, K, sum(ring), D) for ring in cache.rings]
     elif isinstance(cache, QuantizedKVCache):
         exact, shapes = [cache.keys.open, cache.values.open], [(L, B, K, BLOCK, D)] * 2
         N, bytes_ = cache.capacity // BLOCK, D * cache.bits // 8

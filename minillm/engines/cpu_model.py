@@ -39,6 +39,7 @@ class CpuModel:
         self.config, self._keep = config, []  # type: tuple[Any, list[Any]]
         self.ropes: list[RopeConfig] = list(dict.fromkeys(x.rope for x in config.layers if x.rope))
         self.all_coded = True
+        self.has_sinks = any(layer.sinks for layer in config.layers)
         layers = (c.Layer * config.num_hidden_layers)()
         for index, (layer, block) in enumerate(zip(layers, model.layers, strict=True)):
             assert isinstance(block, Block)
