@@ -73,31 +73,29 @@ def static_html(conversation: Conversation, name: str) -> str:
 
 
 def figures_html(cost: Figures | None) -> str:
-    """Time to first token, inter-token latency, tokens per second, context used and left."""
-    if cost is None:
-        values = ["–"] * 5
-    else:
+    """Latency and speed in one line, tokens of the answer and of the context in the next."""
+    ttft = itl = speed = answer = context = "–"
+    if cost is not None:
+        ttft = seconds_text(cost.ttft_s)
+        answer = f"{cost.output_tokens:,} tokens"
         left = "no limit" if cost.context_left is None else f"{cost.context_left:,} left"
-        values = [
-            seconds_text(cost.ttft_s),
-            f"{seconds_text(cost.median_itl_s)} median, {seconds_text(cost.last_itl_s)} last",
-            f"{cost.tokens_per_s:.1f} tokens/s" if cost.tokens_per_s else "–",
-            f"{cost.output_tokens:,} tokens",
-            f"{cost.context_used:,} used, {left}",
-        ]
-    titles = {
-        "TTFT": "time to first token",
-        "ITL": "inter-token latency: the time from one token to the next",
-        "Speed": "tokens per second after the first one",
-        "Answer": "tokens of the answer",
-        "Context": "tokens of the prompt and the answer together",
-    }
-    pairs = " ".join(
-        f'<span style="margin-right:1em;white-space:nowrap"><abbr title="{title}" '
-        f'style="text-decoration:none">{name}</abbr> <strong>{value}</strong></span>'
-        for (name, title), value in zip(titles.items(), values, strict=True)
+        context = f"{cost.context_used:,} tokens used, {left}"
+    if cost is not None and cost.tokens_per_s:
+        median, last = seconds_text(cost.median_itl_s), seconds_text(cost.last_itl_s)
+        itl, speed = f"{median} median, {last} last", f"{cost.tokens_per_s:.1f} tokens/s"
+    times = (
+        _figure("TTFT", ttft, "time to first token"),
+        _figure("ITL", itl, "inter-token latency: the time from one token to the next"),
+        _figure("Speed", speed, "after the first token"),
     )
-    return f'<div style="font-variant-numeric:tabular-nums;line-height:1.5">{pairs}</div>'
+    sizes = (_figure("Answer", answer), _figure("Context", context, "prompt and answer together"))
+    style = "font-variant-numeric:tabular-nums"
+    return f'<div style="{style}">{" ".join(times)}<br>{" ".join(sizes)}</div>'
+
+
+def _figure(name: str, value: str, meaning: str = "") -> str:
+    style = "margin-right:1em;white-space:nowrap"
+    return f'<span style="{style}" title="{meaning}">{name} <strong>{value}</strong></span>'
 
 
 def seconds_text(seconds: float) -> str:
