@@ -147,6 +147,17 @@ class _Language:
         """Of a block."""
         return x.max() if axis is None else x.amax(axis)
 
+    @staticmethod
+    def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+        """The same numbers in another shape."""
+        return x.reshape(tuple(shape))
+
+    @staticmethod
+    def split(x: Tensor) -> tuple[Tensor, Tensor]:
+        """The two halves along a last axis of two."""
+        first, second = x.unbind(-1)
+        return first, second
+
     where = staticmethod(torch.where)
     maximum, minimum = staticmethod(torch.maximum), staticmethod(torch.minimum)
     abs, exp, sqrt, rsqrt = map(staticmethod, (torch.abs, torch.exp, torch.sqrt, torch.rsqrt))

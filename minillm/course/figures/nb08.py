@@ -10,12 +10,15 @@ import numpy as np
 from minillm.bench import Ceilings
 from minillm.course import plots
 
+REST = "#8C8A84"  # of a part that is not one thing
+
 
 def step_parts(steps: Mapping[str, Mapping[str, float]]) -> None:
     """Milliseconds of a decode step by part, one bar for each way to run it."""
     totals = {name: sum(parts.values()) for name, parts in steps.items()}
     order = list(dict.fromkeys(part for parts in steps.values() for part in parts))
-    fig, ax = plt.subplots(figsize=(7.2, 1.5 + 0.65 * len(steps)))
+    colours = [*plots.COLOURS[: len(order) - 1], REST]
+    fig, ax = plt.subplots(figsize=(7.2, 1.8 + 0.6 * len(steps)))
     for row, (name, parts) in enumerate(steps.items()):
         left = 0.0
         for i, part in enumerate(order):
@@ -25,7 +28,7 @@ def step_parts(steps: Mapping[str, Mapping[str, float]]) -> None:
                 ms,
                 left=left,
                 height=0.6,
-                color=plots.COLOURS[i % len(plots.COLOURS)],
+                color=colours[i],
                 hatch=plots.HATCHES[i % len(plots.HATCHES)],
                 label=part if row == 0 else None,
             )
@@ -45,7 +48,7 @@ def step_parts(steps: Mapping[str, Mapping[str, float]]) -> None:
     largest = max(steps[names[0]], key=lambda part: steps[names[0]][part])
     share = steps[names[0]][largest] / totals[names[0]]
     ax.set_title(f"{names[0]}: {largest}, {share:.0%}")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.42 / (0.4 + 0.3 * len(steps))), ncols=4)
+    fig.legend(loc="outside lower center", ncols=4)
     told = [
         f"{name} {totals[name]:.1f}: "
         + ", ".join(f"{part} {ms:.1f}" for part, ms in parts.items() if ms >= 0.05)
@@ -81,6 +84,7 @@ def three_bounds(
     right.set(xlabel=f"tokens, {megabytes[-1]:.1f} MB of weights")
     right.set_title("memory, then arithmetic")
     right.legend(loc="lower right")
+    left.set_ylim(0.7 * one_token[0], 2 * max(*many, *one_token))  # both panels
     right.set_xticks(tokens[::2], [str(n) for n in tokens[::2]])
     right.minorticks_off()
     plots.show(
@@ -98,37 +102,42 @@ def speeds(rows: Sequence[Mapping[str, float | str]], bandwidth: float) -> None:
 
     rows: name, engine, megabytes, ms. bandwidth: bytes per second of the machine they ran on.
     """
-    fig, ax = plt.subplots(figsize=(7.2, 4.0))
+    fig, ax = plt.subplots(figsize=(7.2, 4.2))
     engines = list(dict.fromkeys(str(row["engine"]) for row in rows))
-    most = max(float(row["megabytes"]) for row in rows)
-    line = np.array([0, 1.1 * most])
+    sizes = [float(row["megabytes"]) for row in rows]
+    line = np.array([0, 1.15 * max(sizes)])
     ax.plot(line, line * 1e9 / bandwidth, color=plots.INK, linestyle="--", label="reading alone")
+    slowest = next(float(row["ms"]) for row in rows)
     for i, engine in enumerate(engines):
-        mine = [row for row in rows if row["engine"] == engine]
-        x, y = ([float(row[key]) for row in mine] for key in ("megabytes", "ms"))
-        ax.plot(
-            x, y, plots.MARKERS[i], color=plots.COLOURS[i], markersize=8, linestyle="", label=engine
+        mine = sorted(
+            (row for row in rows if row["engine"] == engine and float(row["ms"]) <= slowest),
+            key=lambda row: row["megabytes"],
         )
-        for row, a, b in zip(mine, x, y, strict=True):
+        x, y = ([float(row[key]) for row in mine] for key in ("megabytes", "ms"))
+        style = {"color": plots.COLOURS[i], "markersize": 8, "linestyle": ""}
+        ax.plot(x, y, plots.MARKERS[i], label=engine, **style)
+        for number, (row, a, b) in enumerate(zip(mine, x, y, strict=True)):
+            low, first = number % 2 == 1, number == 0 and len(mine) > 2
             ax.annotate(
-                f"{row['name']}, {b:.1f}",
+                f"{row['name']}: {b:.1f}",
                 (a, b),
-                xytext=(7, 0),
+                xytext=(8, -3) if low else (14 if first else -2, 9),
                 textcoords="offset points",
-                va="center",
+                ha="left" if low else "right" if first else "center",
+                va="top" if low else "bottom",
                 bbox=plots.BEHIND,
             )
     ax.set(xlabel="megabytes read per token", ylabel="milliseconds per token")
-    ax.set(xlim=(0, 1.3 * most), ylim=(0, None))
-    ax.set_title("Fewer bytes are less time where a kernel reads them")
+    ax.set(xlim=(0, line[1]), ylim=(0, 1.2 * slowest))
+    ax.set_title("Where a kernel reads them, fewer bytes are less time")
     ax.legend(loc="upper left")
     told = [f"{r['engine']}, {r['name']}: {r['megabytes']:.0f} MB, {r['ms']:.1f} ms" for r in rows]
     plots.show(
         fig,
         alt="Milliseconds per token against megabytes read per token. "
         + "; ".join(told)
-        + f". Reading alone, at {bandwidth / 1e9:.0f} GB/s: {most * 1e6 / bandwidth * 1e3:.1f} ms "
-        f"for {most:.0f} MB.",
+        + f". Reading alone, at {bandwidth / 1e9:.0f} GB/s: {max(sizes) * 1e9 / bandwidth:.1f} ms "
+        f"for {max(sizes):.0f} MB.",
     )
 
 
