@@ -22,7 +22,7 @@ unexport PROMPT
 LAB_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder parity quality check format fuzz clean
+.PHONY: help setup env lab generate chat test test-notebooks test-browser test-binder parity quality doctor bench-peers bench-gpu check format fuzz clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,15 @@ parity: setup ## the table of differences from transformers, family by family (m
 
 quality: setup ## what fewer bits cost: bytes, perplexity and KL of each way to quantize (minutes)
 	@$(BIN)/python tools/quality.py $(ARGS)
+
+doctor: env ## what this machine has, and which engine would run
+	@$(BIN)/minillm doctor $(ARGS)
+
+bench-peers: setup ## speed beside llama.cpp and transformers, into docs/benchmarks.md (compiles llama.cpp)
+	@$(BIN)/python tools/bench_peers.py $(ARGS)
+
+bench-gpu: env ## speed on an NVIDIA GPU beside transformers, on random weights
+	@$(BIN)/python tools/bench_gpu.py $(ARGS)
 
 check: env ## ruff, mypy and the notebook check (under a minute)
 	@$(BIN)/ruff check .

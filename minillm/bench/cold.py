@@ -30,16 +30,22 @@ def cold_start(
     if runs < 1:
         raise ValueError(f"runs is {runs}; at least 1 is needed")
     asked = {"model": str(model), "options": dict(options), "prompt_ids": list(prompt_ids)}
-    found = [_parts(json.dumps(asked)) for _ in range(1 + runs)][1:]
+    command = [sys.executable, "-P", str(SCRIPT), json.dumps(asked)]
+    found = [process_parts(command) for _ in range(1 + runs)][1:]
     return {name: statistics.median(parts[name] for parts in found) for name in found[0]}
 
 
-def _parts(asked: str) -> dict[str, float]:
-    """Seconds of each part in one process. -P: what lies beside the script is not imported."""
+def process_parts(command: Sequence[str]) -> dict[str, float]:
+    """Seconds between the marks of one process, and "total".
+
+    Its last line of output is {name: seconds since the epoch}, in the order that they passed; a
+    name's part lasts from the mark before it. What lies beside a script is not imported with -P, so
+    this package's folder is on its path. Raises RuntimeError where the process fails.
+    """
     path = os.pathsep.join(filter(None, [str(PACKAGES), os.environ.get("PYTHONPATH")]))
     begin = time.time()
     done = subprocess.run(
-        [sys.executable, "-P", str(SCRIPT), asked],
+        command,
         check=False,
         capture_output=True,
         text=True,

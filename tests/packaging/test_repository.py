@@ -33,6 +33,9 @@ OPTIONAL = {
     "minillm/bench/roofline.py": {"matplotlib"},
     "minillm/bench/timing.py": {"transformers"},
     "tools/llama_cpp_greedy.py": {"llama-cpp"},
+    "tools/peers/llama_batch.py": {"llama-cpp"},
+    "tools/peers/llama_first_token.py": {"llama-cpp"},
+    "tools/peers/llama_worker.py": {"llama-cpp"},
 }
 
 

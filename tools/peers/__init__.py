@@ -1,0 +1,1 @@
+"""What `tools/bench_peers.py` measures: engines in processes of their own, which take turns."""

@@ -1,0 +1,119 @@
+"""What is measured, in rounds: every engine once, then every engine again.
+
+Each function takes the workers by name and returns lines for a table. `Asker` is what they need of
+a worker, so that tests can do without processes.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tools.peers.report import Line
+
+OURS, LLAMA, TRANSFORMERS = "minillm", "llama.cpp", "transformers"
+# The same cache, as each engine calls it.
+KINDS = {
+    "16-bit": {OURS: "bfloat16", LLAMA: "f16"},
+    "8-bit": {OURS: "int8", LLAMA: "q8_0"},
+}
+STEPS = 24
+
+
+class Asker(Protocol):
+    """A worker, as far as it is asked."""
+
+    def ask(self, job: str, **arguments: Any) -> Any:
+        """The result of one job."""
+
+
+Workers = Mapping[str, Asker]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """ids: token ids of a text, as many as any prompt needs. rounds: that count."""
+
+    ids: list[int]
+    rounds: int = 5
+
+
+def alternate(
+    workers: Workers, rounds: int, work: Callable[[str, Asker], float]
+) -> dict[str, list[float]]:
+    """One value per engine and round, the engines in turn; a round that warms up does not count."""
+    found: dict[str, list[float]] = {name: [] for name in workers}
+    for number in range(1 + rounds):
+        for name, worker in workers.items():
+            seconds = work(name, worker)
+            if number:
+                found[name].append(seconds)
+    return found
+
+
+def decode_by_api(workers: Workers, plan: Plan) -> list[Line]:
+    """Tokens as a caller gets them, at 128 tokens of context on average."""
+    ids, new_tokens = plan.ids[:112], 32
+    both = {name: workers[name] for name in (OURS, LLAMA)}
+
+    def stream(_: str, worker: Asker) -> float:
+        return statistics.fmean(worker.ask("stream", ids=ids, new_tokens=new_tokens))
+
+    def whole(_: str, worker: Asker) -> float:
+        return float(worker.ask("whole", ids=ids, new_tokens=new_tokens))
+
+    return [
+        Line("text as it comes", alternate(both, plan.rounds, stream)),
+        Line("text all at once", alternate(workers, plan.rounds, whole)),
+    ]
+
+
+def steps(
+    workers: Workers, plan: Plan, context: int, rows: int = 1, kind: str | None = None
+) -> dict[str, list[float]]:
+    """Seconds of a bare step: the median of `STEPS` steps, for each round."""
+    prompts = [plan.ids[:context]] * rows
+    following = plan.ids[context : context + STEPS]
+    for name, worker in workers.items():
+        kv = KINDS[kind].get(name) if kind else None
+        worker.ask("prepare", name="bench", prompts=prompts, kv=kv, steps=STEPS)
+
+    def step(_: str, worker: Asker) -> float:
+        return float(statistics.median(worker.ask("steps", name="bench", ids=following)))
+
+    found = alternate(workers, plan.rounds, step)
+    for worker in workers.values():
+        worker.ask("forget", name="bench")
+    return found
+
+
+def bare_steps(workers: Workers, plan: Plan) -> list[Line]:
+    """A step alone, without sampling or text: the model and its scores."""
+    return [Line("step at 128 tokens", steps(workers, plan, 128))]
+
+
+def prefills(workers: Workers, plan: Plan, lengths: Sequence[int] = (42, 256, 1000)) -> list[Line]:
+    """A prompt, up to the scores of what follows it."""
+
+    def line(length: int) -> Line:
+        def prefill(_: str, worker: Asker) -> float:
+            return float(worker.ask("prefill", ids=plan.ids[:length]))
+
+        return Line(f"prompt of {length:,}", alternate(workers, plan.rounds, prefill), length)
+
+    return [line(length) for length in lengths]
+
+
+def growth(workers: Workers, plan: Plan, contexts: Sequence[int] = (128, 4096)) -> list[Line]:
+    """A bare step at a short and at a long context, with caches of 16 and 8 bits."""
+    both = {name: workers[name] for name in (OURS, LLAMA)}
+    return [
+        Line(f"{kind} cache, {context:,} tokens", steps(both, plan, context, kind=kind))
+        for kind in KINDS
+        for context in contexts
+    ]
+
+
+def batches(workers: Workers, plan: Plan, sizes: Sequence[int] = (1, 8)) -> list[Line]:
+    """Bare steps of several rows at 128 tokens of context each."""
+    return [Line(f"batch of {rows}", steps(workers, plan, 128, rows), rows) for rows in sizes]
