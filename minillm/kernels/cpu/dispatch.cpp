@@ -7,6 +7,8 @@
 
 #if defined(MINILLM_X86) && defined(_MSC_VER)
 #include <intrin.h>
+#elif defined(MINILLM_X86)
+#include <cpuid.h>
 #elif defined(MINILLM_NEON) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -32,30 +34,41 @@ extern const Variant variant;
 
 static bool always() { return true; }
 
-#if defined(MINILLM_X86) && defined(_MSC_VER)
-// Bits of cpuid, and whether the system saves the registers (xgetbv: 6 for AVX, 0xe6 for AVX-512).
+#ifdef MINILLM_X86
+#ifdef _MSC_VER
+static void cpuid(int leaf, uint32_t* found) {
+  __cpuidex(reinterpret_cast<int*>(found), leaf, 0);
+}
+static uint64_t saved_registers() { return _xgetbv(0); }
+#else
+static void cpuid(int leaf, uint32_t* found) {
+  __cpuid_count(leaf, 0, found[0], found[1], found[2], found[3]);
+}
+static uint64_t saved_registers() {
+  uint32_t low, high;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+#endif
+
+// Whether register 0 to 3 (eax to edx) of a leaf of cpuid has all these bits.
 static bool has(int leaf, int reg, uint32_t bits) {
-  int found[4];
-  __cpuidex(found, leaf, 0);
-  return (uint32_t(found[reg]) & bits) == bits;
+  uint32_t found[4];
+  cpuid(0, found);
+  if (uint32_t(leaf) > found[0]) return false;
+  cpuid(leaf, found);
+  return (found[reg] & bits) == bits;
 }
+
+// The instructions, and a system that saves their registers (bits 1, 2: AVX; 5 to 7: AVX-512).
 static bool has_avx2() {
-  const uint32_t fma_osxsave_f16c = 1u << 12 | 1u << 27 | 1u << 29;
-  return has(1, 2, fma_osxsave_f16c) && (_xgetbv(0) & 6) == 6 && has(7, 1, 1u << 5);
+  const uint32_t fma = 1u << 12, osxsave = 1u << 27, f16c = 1u << 29, avx2 = 1u << 5;
+  return has(1, 2, fma | osxsave | f16c) && (saved_registers() & 0x6) == 0x6 && has(7, 1, avx2);
 }
 static bool has_avx512() {
-  const uint32_t f_dq_bw_vl = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
-  return has_avx2() && (_xgetbv(0) & 0xe6) == 0xe6 && has(7, 1, f_dq_bw_vl) && has(7, 2, 1u << 11);
-}
-#elif defined(MINILLM_X86)
-static bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
-}
-static bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni");
+  const uint32_t f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31, vnni = 1u << 11;
+  return has_avx2() && (saved_registers() & 0xe6) == 0xe6 && has(7, 1, f | dq | bw | vl) &&
+         has(7, 2, vnni);
 }
 #endif
 
