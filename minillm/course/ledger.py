@@ -33,8 +33,8 @@ class Row:
     section: str = ""
 
     def to_come(self) -> str:
-        """Which notebooks have not had their say."""
-        left = [name for name in self.notebooks if not self.section.startswith(name)]
+        """Which notebooks have not had their say: those after the one that settled the claim."""
+        left = [name for name in self.notebooks if name > self.section[:2]]
         return f"notebook {' and '.join(left)}, to come" if left else ""
 
 
