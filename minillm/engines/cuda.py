@@ -126,7 +126,7 @@ class CudaEngine(Engine):
 
     def launch(self, storage: Storage, rows: int) -> None:
         """Launch a step of `DeviceLoop`: from the state of the first rows to their next tokens."""
-        self._launch(storage, rows, "tokens")
+        self._launch(storage, rows, "greedy" if storage.state.greedy else "sampled")
 
     def _launch(self, storage: Storage, count: int, name: str) -> None:
         rows = min(bucket(count), storage.rows)

@@ -32,16 +32,15 @@ class Kernels:
             reason = f"the model is on the device {device}"
         if reason is not None:
             raise Unsupported(reason)
-        from minillm.kernels import reference
-        from minillm.kernels.triton import attention, cache, mlp, norm
+        from minillm.kernels.triton import attention, cache, linear, mlp, norm, sampling
 
         return cls(
             norm.rms_norm,
             norm.add_rms_norm,
             cache.rope_and_cache,
             attention.decode_attention,
-            reference.quantized_linear,
+            linear.quantized_linear,
             mlp.swiglu,
             mlp.geglu,
-            None,  # type: ignore[arg-type]
+            sampling.sample,
         )

@@ -42,7 +42,7 @@ class RopeTables:
     ) -> None:
         self.length = length
         positions = torch.arange(length)[:, None]
-        self._tables = {
+        self.tables = {
             rope: [x.reshape(length, -1).to(device) for x in rope_tables(positions, rope, head_dim)]
             for rope in ropes
         }
@@ -51,7 +51,7 @@ class RopeTables:
         """cos and sin of a layer, None without rotation."""
         if rope is None:
             return None, None
-        cos, sin = self._tables[rope]
+        cos, sin = self.tables[rope]
         return cos, sin
 
 

@@ -74,9 +74,10 @@ def decode_attention(q, keys, values, lengths, scale, window=None, sinks=0, ring
     return torch.where((lengths > 0)[:, None, None, None], out, 0.0).to(q.dtype)
 
 
-def sample(logits, temperature, top_k, top_p, min_p, seeds, draws):
+def sample(logits, temperature, top_k, top_p, min_p, seeds, draws, forbidden):
     """(B, V) to (B,), int64: as `minillm.sampling.sample`; -1 where there is no distribution."""
     tokens = []
+    logits = logits.masked_fill(forbidden, -math.inf)
     for row, scores in enumerate(logits.float().cpu()):
         if not math.isfinite(float(scores.max())):
             tokens.append(-1)

@@ -64,7 +64,7 @@ def test_idle_storage_is_bounded_and_its_graphs_are_dropped():
     caches = [stock.new_cache(1, 20) for _ in range(IDLE + 2)]
     storages = [cache.storage for cache in caches]
     for storage in storages:
-        storage.graphs["tokens", 1] = Recorded(lambda: None, None)
+        storage.graphs["greedy", 1] = Recorded(lambda: None, None)
     while caches:
         caches.pop(0)
     assert stock.idle == storages[2:]
@@ -122,7 +122,7 @@ def test_a_storage_of_odd_size_serves_a_batch():
     logits = prefill(model, prompts([3, 4, 5]), cache)
     requests = [Request(text, SamplingParams(max_new_tokens=4)) for text in prompts([3, 4, 5])]
     assert len(list(engine.decode(cache, logits, requests))) == 12
-    assert set(cache.storage.graphs) == {("tokens", 3)}
+    assert set(cache.storage.graphs) == {("greedy", 3)}
 
 
 def test_requests_share_graphs():
@@ -138,9 +138,9 @@ def test_requests_share_graphs():
         del cache
     assert kept == [1, 2, 2, 2, 2, 2, 2]
     assert sorted(key for s in engine.pool.idle for key in s.graphs) == [
-        ("tokens", 1),
-        ("tokens", 2),
-        ("tokens", 4),
+        ("greedy", 1),
+        ("greedy", 2),
+        ("greedy", 4),
     ]
 
 

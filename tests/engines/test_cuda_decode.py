@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from minillm.generate import Request, decode, prefill
 from minillm.kv_cache import new_cache
 from minillm.sampling import SamplingParams
-from tests.engines.cuda_models import BASE, DEVICE, MODELS, prompts, transformer
-from tests.engines.kernels import engine_of
+from tests.engines.cuda_models import BASE, COMPOSED, DEVICE, MODELS, prompts, transformer
+from tests.engines.kernels import engine_of, has_triton
 
 CAPACITY = 40
 MODEL = transformer(BASE)
@@ -271,3 +271,29 @@ def test_two_texts_at_once():
     for _ in itertools.zip_longest(*(steps for _, _, steps in runs)):
         pass
     assert [requests[0].token_ids for requests, _, _ in runs] == alone
+
+
+@has_triton
+def test_triton_under_the_whole_loop(monkeypatch):
+    """Greedy and sampled rows at once, by Triton's kernels: the greedy ones as by `decode`."""
+    monkeypatch.setattr("minillm.engines.cuda_cache.LEAST_CAPACITY", 16)
+    config = COMPOSED["olmo"]
+    model = transformer(config)
+    engine = engine_of(model, "triton")
+    texts, found = prompts([3, 6], config), []
+    for temperature in (0.0, 0.8, 0.8):
+        cache = engine.new_cache(2, 16)
+        requests = [
+            Request(text, SamplingParams(max_new_tokens=4, temperature=t, top_p=0.9))
+            for text, t in zip(texts, (0.0, temperature), strict=True)
+        ]
+        requests[1].generator = torch.Generator(DEVICE).manual_seed(3)
+        list(engine.decode(cache, prefill(model, texts, cache), requests))
+        found.append([r.token_ids for r in requests])
+    expected = [Request(text, SamplingParams(max_new_tokens=4)) for text in texts]
+    cache = new_cache(config, 2, 16, device=DEVICE)
+    list(decode(model, cache, prefill(model, texts, cache), expected))
+    assert found[0] == [r.token_ids for r in expected]
+    assert found[1][0] == found[0][0]
+    assert found[1] == found[2]
+    assert all(len(ids) == 4 and min(ids) >= 0 for ids in found[1])
