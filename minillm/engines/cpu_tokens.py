@@ -43,6 +43,7 @@ class Tokens(NamedTuple):
         last: those of the step before, of which a decode step takes over what stays.
         """
         B, T = ids.shape
+        ids, positions = ids.contiguous(), positions.contiguous()
         if whole and last.real is None and last.shape == ids.shape:
             return last._replace(ids=ids.reshape(-1), positions=positions.reshape(-1))
         rows = torch.arange(B)[:, None].expand(B, T)
