@@ -12,8 +12,8 @@ from torch import Tensor
 
 from minillm.config import ModelConfig
 from minillm.device import pick_device, pick_dtype
-from minillm.engines import accelerate, fastest_form
-from minillm.generate import Request, decode, prefill
+from minillm.engines import accelerate, cache_for, decode, fastest_form
+from minillm.generate import Request, prefill
 from minillm.hf_config import read_config
 from minillm.kv_cache import new_cache
 from minillm.kv_cache.base import KVCache
@@ -180,8 +180,7 @@ class LLM:
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty KV cache for this model, `capacity` tokens per row."""
-        sizes = self.config, batch_size, capacity
-        return new_cache(*sizes, dtype=self.dtype, device=self.device, kind=self.kv_cache)
+        return cache_for(self.model, batch_size, capacity, kind=self.kv_cache)
 
     def chunk_size(self, batch_size: int) -> int:
         """Positions per row that one step of a prompt runs; sinks allow the trained length."""
@@ -277,10 +276,7 @@ class LLM:
             room = self.config.context - len(ids) + 1
             params = replace(params, max_new_tokens=min(params.max_new_tokens, room))
         generator = torch.Generator(self.device)
-        if params.seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(params.seed)
+        _ = generator.seed() if params.seed is None else generator.manual_seed(params.seed)
         model_stops = frozenset() if params.ignore_eos else self.eos_token_ids
         stop_ids = model_stops | set(params.stop_token_ids)
         request = Request(ids, params, stop_ids, self.unused_ids, generator)

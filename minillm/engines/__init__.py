@@ -1,11 +1,17 @@
 """Engines: ways to run a whole step faster than module by module, and the choice between them."""
 
 import warnings
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import torch
+from torch import Tensor
 
+from minillm import generate
 from minillm.engines.base import Accelerated, Engine, Unsupported
+from minillm.generate import Request
+from minillm.kv_cache import new_cache
+from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 from minillm.quantization.blocks import BLOCK_BYTES
 from minillm.quantization.scheme import Scheme
@@ -71,6 +77,32 @@ def open_engine(name: str, model: Transformer) -> Engine:
         from minillm.engines.cuda import CudaEngine
 
         return CudaEngine(model)
+
+
+def cache_for(
+    model: Transformer, batch_size: int, capacity: int, *, kind: str | None = None
+) -> KVCache:
+    """An empty KV cache for a model, of the dtype and on the device of its weights.
+
+    kind: as of `new_cache`. On storage of the model's engine, where that has some and kind is None.
+    """
+    if kind is None and isinstance(model, Accelerated) and model.in_charge:
+        cache = model.engine.new_cache(batch_size, capacity)
+        if cache is not None:
+            return cache
+    weight = next(model.parameters())
+    sizes = model.config, batch_size, capacity
+    return new_cache(*sizes, dtype=weight.dtype, device=weight.device, kind=kind)
+
+
+def decode(
+    model: Transformer, cache: KVCache, logits: Tensor, requests: Sequence[Request]
+) -> Iterator[tuple[Request, int]]:
+    """`minillm.generate.decode`, or the loop that the model's engine has for such requests."""
+    steps = None
+    if isinstance(model, Accelerated) and model.in_charge:
+        steps = model.engine.decode(cache, logits, requests)
+    return generate.decode(model, cache, logits, requests) if steps is None else steps
 
 
 @cache

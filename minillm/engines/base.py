@@ -1,10 +1,11 @@
 """The contract of every engine: a forward pass as a whole, in place of the model's modules."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+from minillm.generate import Request
 from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 
@@ -45,6 +46,22 @@ class Engine(ABC):
     def logits(self, hidden: Tensor) -> Tensor | None:
         """As `Transformer.logits`: scores (..., V) in the dtype of hidden (..., C); or None."""
 
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache | None:
+        """An empty cache in the model's dtype, on storage that the engine chooses; None: any will do.
+
+        An engine that records its steps needs to find the same storage again.
+        """
+        return None
+
+    def decode(
+        self, cache: KVCache, logits: Tensor, requests: Sequence[Request]
+    ) -> Iterator[tuple[Request, int]] | None:
+        """As `minillm.generate.decode`, by a loop of the engine's own.
+
+        None, before anything has changed, for requests that it leaves to that one.
+        """
+        return None
+
 
 class Accelerated(Transformer):
     """A model with an engine: the same modules, which run only what the engine leaves to them.
@@ -65,11 +82,16 @@ class Accelerated(Transformer):
     ) -> Tensor:
         """As of `Transformer`, by the engine where it can."""
         hidden = None
-        if self.ops == self._engine_ops:
+        if self.in_charge:
             hidden = self.engine.forward(ids, cache, counts, lengths)
         return super().forward(ids, cache, counts, lengths) if hidden is None else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As of `Transformer`, by the engine where it can."""
-        scores = self.engine.logits(hidden) if self.ops == self._engine_ops else None
+        scores = self.engine.logits(hidden) if self.in_charge else None
         return super().logits(hidden) if scores is None else scores
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether the engine may run: the ops are those that it stands for."""
+        return self.ops == self._engine_ops

@@ -5,6 +5,7 @@ is misread still encodes and decodes, to wrong ids; so what is not known exactly
 Left alone: `truncation` and `padding`, which are settings of the program that wrote the file.
 """
 
+import codecs
 import json
 import os
 import re
@@ -23,8 +24,7 @@ MAX_ADDED_LENGTH = 256
 
 _SPELLING = bytes_to_unicode()
 _BYTES = {char: byte for byte, char in _SPELLING.items()}
-_TO_BYTES = {ord(char): byte for char, byte in _BYTES.items()}
-_SPELLED = re.compile(f"[{re.escape(''.join(_BYTES))}]*")
+_TO_BYTES = codecs.charmap_build("".join(_SPELLING[byte] for byte in range(256)))
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -160,9 +160,10 @@ def spell(data: bytes) -> str:
 
 
 def _bytes_of(token: str) -> bytes:
-    if _SPELLED.fullmatch(token):
-        return token.translate(_TO_BYTES).encode("latin-1")
-    return token.encode()  # with another character it is taken literally, as `tokenizers` does
+    try:
+        return codecs.charmap_encode(token, "strict", _TO_BYTES)[0]
+    except UnicodeEncodeError:
+        return token.encode()  # with another character it is literal, as `tokenizers` takes it
 
 
 def _check_token(where: str, token: str, index: object) -> None:
@@ -245,13 +246,16 @@ def read_merges(model: Mapping[str, Any], vocab: Mapping[str, int]) -> list[tupl
 def _merges(
     model: Mapping[str, Any], vocab: Mapping[str, int], added: set[str]
 ) -> dict[tuple[int, int], tuple[int, int]]:
-    pairs = read_merges(model, vocab)
+    pairs = field(model, "model", "merges", list)
+    if not all(type(pair) is list for pair in pairs):
+        pairs = read_merges(model, vocab)
     if not pairs and not model.get("ignore_merges"):
         # Every text would fall to single bytes, and still come back whole from a round trip.
         for token in vocab.keys() - added:
             if len(token) > 1 and _BYTES.keys() >= set(token):
                 raise ValueError(f"model.merges is empty, yet model.vocab has {show(token)}")
-    return {
-        (vocab[left], vocab[right]): (rank, vocab[left + right])
-        for rank, (left, right) in enumerate(pairs)
-    }
+    try:
+        return {(vocab[a], vocab[b]): (rank, vocab[a + b]) for rank, (a, b) in enumerate(pairs)}
+    except (KeyError, TypeError, ValueError):
+        read_merges(model, vocab)  # says what is wrong, and where
+        raise

@@ -10,8 +10,8 @@ def collector_paused() -> Iterator[None]:
     """No garbage collection inside.
 
     A tokenizer is some 200,000 objects, none of which is garbage. Made with the collector on, which
-    looks through them again and again, they take about twice as long. What was made goes straight to
-    the oldest generation, or the next collections would look through it after all: 0.1 s.
+    looks through them again and again, they take about twice as long. What was made goes straight
+    to the oldest generation, or the next collections would look through it after all: 0.1 s.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -111,8 +111,8 @@ def load_transformer(
         sizes = [len(wanted[part]) for part in parts]
         may_be_blocks = keeps_blocks and parts[0] in {*linears, *TABLES}
         if may_be_blocks and (blocks := _blocks(found[name], device)):
-            for part, piece in zip(parts, blocks.split(sizes), strict=True):
-                _put_blocks(model, part.removesuffix(".weight"), piece, dtype)
+            for part, its_rows in zip(parts, blocks.split(sizes), strict=True):
+                _put_blocks(model, part.removesuffix(".weight"), its_rows, dtype)
         elif numbers := _whole_numbers(
             found[name], scheme if parts[0] in linears else None, device
         ):
