@@ -47,7 +47,7 @@ class Engine(ABC):
         """As `Transformer.logits`: scores (..., V) in the dtype of hidden (..., C); or None."""
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache | None:
-        """An empty cache in the model's dtype, on storage that the engine chooses; None: any will do.
+        """An empty cache in the model's dtype on the engine's own storage; None: it has none.
 
         An engine that records its steps needs to find the same storage again.
         """
