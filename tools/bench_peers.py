@@ -77,6 +77,7 @@ def prepare(options: argparse.Namespace) -> Setting:
         raise FileNotFoundError(f"{folder} has no .gguf file, which llama.cpp needs")
     text = (ROOT / "data" / "corpus.txt").read_text(encoding="utf-8")
     ids = open_source(folder).tokenizer.encode(text)
+    ids *= -(-rounds.LONGEST // len(ids))  # the text again, where it is too short
     peers = environment.peers_python(options.python)
     return Setting(folder, files[0], peers, Plan(ids, options.rounds))
 

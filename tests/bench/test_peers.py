@@ -188,10 +188,12 @@ def _short_texts(monkeypatch):
 def test_scores_of_a_model_beside_itself_are_equal(llm):
     ids = llm.tokenizer.encode("The sea is wide, and the river finds it in the end. " * 3)
     found = scores.compare(llm, llm, llm, ids)
-    assert found.difference == 0
+    assert found.rms == 0
+    assert 0 < found.own_rms < 1e-2
     assert found.partings == []
     assert found.perplexity == found.in_float32
     assert all(v.holds for v in scores.scores_verdicts(found))
+    assert scores.compare(llm, llm, llm, ids) == found  # what was shaken is as it was
     assert "3 are float32's to the end" in scores.scores_text(found)
 
 

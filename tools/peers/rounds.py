@@ -18,6 +18,7 @@ KINDS = {
     "8-bit": {OURS: "int8", LLAMA: "q8_0"},
 }
 STEPS = 24
+LONGEST = 4096 + STEPS  # tokens that the plan's text must have
 
 
 class Asker(Protocol):
