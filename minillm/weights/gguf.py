@@ -64,7 +64,7 @@ def open_tensors(path: str | Path, settings: dict[str, Any]) -> dict[str, GGUFTe
 
     Raises: ValueError, naming the file, where they are not those of such a model.
     """
-    file = read_gguf(Path(path))
+    file = read_gguf(Path(path), vocabulary=False)
     try:
         return hf_tensors(file.metadata, settings, file.tensors)
     except ValueError as error:

@@ -38,9 +38,13 @@ BOOL, STRING, ARRAY = 7, 8, 9
 
 @dataclass(slots=True)
 class Header:
-    """A mapped file, and how far its header has been read."""
+    """A mapped file, and how far its header has been read.
+
+    vocabulary: whether arrays of strings are wanted; else they are passed over, and empty.
+    """
 
     content: mmap.mmap
+    vocabulary: bool = True
     at: int = 0
 
     def take(self, size: int, what: str) -> int:
@@ -142,7 +146,8 @@ class Header:
             for _ in range(length):
                 begin = at + 8
                 at = begin + length_at(content, at)[0]
-                found.append(content[begin:at].decode("utf-8"))
+                if self.vocabulary:
+                    found.append(content[begin:at].decode("utf-8"))
         except (struct.error, OverflowError, UnicodeDecodeError):
             at = sys.maxsize
         if at <= min(len(content), MAX_HEADER_BYTES):

@@ -23,6 +23,16 @@ PLAIN = {
     "BF16": torch.bfloat16,
     "F64": torch.float64,
 }
+# Name, values and bytes of a block of those types that need no `gguf` to run, by their number: the
+# package takes a fourth of the time that the header of a file does.
+COMMON = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    8: ("Q8_0", 32, 34),
+    30: ("BF16", 1, 2),
+}
 # Values dequantized at a time: many enough for numpy, few enough to stay in a core's cache.
 CHUNK_VALUES = 2**17
 # Values copied at a time: so few PyTorch copies without waking its other threads, which costs far
@@ -119,6 +129,8 @@ def block_of(number: int) -> tuple[str, int, int]:
 
     Raises: ValueError for types that are unknown or whose values `gguf` cannot work out.
     """
+    if number in COMMON:
+        return COMMON[number]
     gguf = import_gguf()
     try:
         kind = gguf.GGMLQuantizationType(number)

@@ -10,6 +10,7 @@ from minillm import LLM, SamplingParams
 from minillm.kernels.reference import dequantize_blocks, quantize_blocks
 from minillm.kv_cache import new_cache
 from minillm.quantization.blocks import BlockEmbedding, BlockLinear
+from minillm.weights.gguf_file import read_gguf
 from minillm.weights.load import load_transformer
 from tests.parity.models import SIZES
 from tests.weights.gguf_writer import write_gguf
@@ -136,3 +137,15 @@ def test_plain_tensors_have_no_blocks():
     llm = LLM.from_pretrained("smollm2")
     with pytest.raises(ValueError, match="no weights are"):
         load_transformer(llm.config, llm.model.state_dict(), quantize="gguf")
+
+
+def test_a_header_without_its_vocabulary(tmp_path):
+    path = gguf_of("llama", tmp_path, "Q8_0")
+    whole, quick = read_gguf(path), read_gguf(path, vocabulary=False)
+    assert whole.tensors.keys() == quick.tensors.keys()
+    for name, tensor in whole.tensors.items():
+        assert tensor.kind == quick.tensors[name].kind
+        assert (tensor.data == quick.tensors[name].data).all()
+    differing = {k for k in whole.metadata if whole.metadata[k] != quick.metadata[k]}
+    assert differing == {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}
+    assert all(quick.metadata[key] == [] for key in differing)

@@ -10,7 +10,7 @@ import torch
 
 from minillm.weights import gguf_tensor
 from minillm.weights.gguf_file import read_gguf
-from minillm.weights.gguf_tensor import GGUFTensor, block_of
+from minillm.weights.gguf_tensor import COMMON, GGUFTensor, block_of, import_gguf
 
 KINDS = gguf.GGMLQuantizationType
 
@@ -185,3 +185,10 @@ def test_memory_is_that_of_the_result_and_the_file(written, tmp_path, record_pro
         f"{grown / 1e6:.0f} MB above the start",
     )
     assert 0.9 * size < grown < stored + size + 16e6
+
+
+def test_the_common_types_are_those_of_the_package():
+    package = import_gguf()
+    for number, (name, values, size) in COMMON.items():
+        kind = package.GGMLQuantizationType(number)
+        assert (kind.name, package.GGML_QUANT_SIZES[kind]) == (name, (values, size))
