@@ -17,7 +17,7 @@ from minillm.engines.cuda_cache import (
 )
 from minillm.engines.cuda_decode import DeviceLoop
 from minillm.engines.cuda_kernels import Kernels
-from minillm.engines.cuda_step import Places, RopeTables, decode_step
+from minillm.engines.cuda_step import Places, RopeTables, run_step
 from minillm.engines.cuda_weights import Coded, Weights
 from minillm.engines.graphs import Recorded
 from minillm.generate import Request
@@ -31,11 +31,11 @@ FEW_ROWS = 64
 
 
 class CudaEngine(Engine):
-    """Runs the steps of one new token per row; prompts are left to the modules.
+    """Runs steps of one new token per row, and prompts from their beginnings.
 
-    On a cache of `new_cache` a step is recorded as a CUDA graph, once for each storage and each
-    power of two of rows, and replayed from then on; rows that pad a batch write nothing. On other
-    dense and sliding caches its kernels are launched one by one.
+    On a cache of `new_cache` a step of one token is recorded as a CUDA graph, once for each storage
+    and each power of two of rows, and replayed from then on; rows that pad a batch write nothing.
+    Prompts, and steps on other dense and sliding caches, are launched kernel by kernel.
 
     The model's projections of the same input are joined, see `cuda_weights`; a weight that is
     exchanged or moved afterwards is not noticed.
@@ -76,24 +76,28 @@ class CudaEngine(Engine):
         counts: Sequence[int] | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor | None:
-        """As `Transformer.forward` where T is 1 in every row; None for all else."""
+        """As `Transformer.forward`, for one token per row, and for prompts from their beginnings.
+
+        None for parts of a prompt after the first, for rings that the prompt would wrap around, and
+        for caches of codes.
+        """
         B, T = ids.shape
-        if T != 1 or (counts is not None and list(counts) != [1] * B):
+        fresh = T > 1 and self._may_begin(cache, T)
+        next_ = T == 1 and (counts is None or list(counts) == [1] * B)
+        if not (fresh or next_) or not self._may_follow(cache, T):
             return None
-        if not self._may_follow(cache, 1) or not self._same_rotation(cache, lengths):
+        if not self._same_rotation(cache, lengths, T):
             return None
         with torch.no_grad(), self.on_device():
-            positions = cache.advance([1] * B, 1)[:, 0]
+            positions = cache.advance([T] * B if counts is None else counts, T)
             storage = storage_of(cache)
-            if storage is None:
-                where = ids[:, 0], positions.to(self.device)
-                hidden = self._step(places_of(cache), *where, int(positions.max()) + 1)
-            else:
-                storage.state.place(positions.tolist())
-                storage.state.ids[:B] = ids[:, 0]
-                self._launch(storage, B, "hidden")
-                hidden = storage.hidden[:B].clone()
-            return hidden[:, None]
+            if storage is None or fresh:
+                where = ids, positions.to(self.device)
+                return self._step(places_of(cache), *where, int(positions.max()) + 1)
+            storage.state.place(positions[:, 0].tolist())
+            storage.state.ids[:B] = ids[:, 0]
+            self._launch(storage, B, "hidden")
+            return storage.hidden[:B, None].clone()
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """As `Transformer.logits`: None, but for a head of coded weights and few rows."""
@@ -140,22 +144,22 @@ class CudaEngine(Engine):
 
     def _hidden_step(self, storage: Storage, places: Sequence[Places], rows: int) -> None:
         state = storage.state
-        where = state.ids[:rows], state.positions[:rows]
-        storage.hidden[:rows] = self._step(places, *where, storage.capacity)
+        where = state.ids[:rows, None], state.positions[:rows, None]
+        storage.hidden[:rows] = self._step(places, *where, storage.capacity)[:, 0]
 
     def _token_step(self, storage: Storage, places: Sequence[Places], rows: int) -> None:
         state = storage.state
         ids, positions = state.ids[:rows], state.positions[:rows]
-        hidden = self._step(places, ids, positions, storage.capacity)
+        hidden = self._step(places, ids[:, None], positions[:, None], storage.capacity)[:, 0]
         positions.add_(positions >= 0)  # from here on: where the token stands that is chosen now
         state.choose(self.weights.head(hidden, self.kernels), self.kernels)
 
     def _step(
         self, places: Sequence[Places], ids: Tensor, positions: Tensor, longest: int
     ) -> Tensor:
-        """`decode_step` of rows of up to `longest` tokens."""
+        """`run_step` on rows of up to `longest` tokens."""
         tables = self._rope_tables(longest)
-        return decode_step(self.weights, self.kernels, tables, places, ids, positions)
+        return run_step(self.weights, self.kernels, tables, places, ids, positions)
 
     def _rope_tables(self, longest: int) -> RopeTables:
         length = bucket(longest)
@@ -178,9 +182,16 @@ class CudaEngine(Engine):
         trained = self.config.max_position_embeddings
         return not (sinks and isinstance(cache, SlidingKVCache) and longest > trained)
 
-    def _same_rotation(self, cache: KVCache, lengths: Tensor | None) -> bool:
-        """Whether the rotation is that of texts that end with this token."""
-        if lengths is None or torch.equal(lengths, cache.lengths + 1):
+    def _may_begin(self, cache: KVCache, count: int) -> bool:
+        """Whether plain causal attention does for the first `count` tokens of every row."""
+        if not isinstance(cache, DenseKVCache | SlidingKVCache) or bool(cache.lengths.any()):
+            return False
+        windows = (layer.sliding_window for layer in self.config.layers)
+        return cache.keys[0].dtype == self.dtype and all(w is None or w >= count for w in windows)
+
+    def _same_rotation(self, cache: KVCache, lengths: Tensor | None, count: int) -> bool:
+        """Whether each of `count` tokens is turned as the last one of a text is."""
+        if count == 1 and (lengths is None or torch.equal(lengths, cache.lengths + 1)):
             return True
         ropes = (layer.rope for layer in self.config.layers if layer.rope)
         return all(rope.rope_type not in ("dynamic", "longrope") for rope in ropes)

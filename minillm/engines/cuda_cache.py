@@ -21,7 +21,7 @@ from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.sliding import SlidingKVCache, ring_shape
 
 # So many storages are kept for later while nobody uses them; beyond, the longest unused is freed.
-IDLE = 4
+IDLE = 2
 # Short requests share graphs: no storage has fewer places per row.
 LEAST_CAPACITY = 512
 
@@ -68,7 +68,7 @@ class Storage:
         self.graphs: dict[tuple[str, int], Recorded] = {}
 
     def places(self, rows: int) -> list[Places]:
-        """The first `rows` rows, layer by layer, for `decode_step`."""
+        """The first `rows` rows, layer by layer, for `run_step`."""
         if not self.ringed:
             pairs = zip(self.keys[0], self.values[0], strict=True)
             return [Places(keys[:rows], values[:rows]) for keys, values in pairs]

@@ -85,7 +85,7 @@ class Rows:
         B = len(scores)
         if self.greedy:
             highest, ids = scores.masked_fill(self.forbidden[:B], -math.inf).max(dim=-1)
-            self.ids[:B] = torch.where(highest.isfinite(), ids, -1)
+            self.ids[:B] = ids.masked_fill(~highest.isfinite(), -1)
             return
         filters = (self.temperature, self.top_k, self.top_p, self.min_p)
         draws = self.seeds[:B], self.positions[:B]

@@ -1,8 +1,8 @@
-"""One decode step on a CUDA device: one token per row, on tensors that stay where they are.
+"""One step on a CUDA device: a token per row, or prompts from their beginnings.
 
-Nothing in a step depends on the values that it works on: no tensor is read by the CPU, and shapes
-depend on the number of rows and on the room of the cache only. So it can be recorded once as a CUDA
-graph and replayed for every token.
+Nothing in a decode step depends on the values that it works on: no tensor is read by the CPU, and
+shapes depend on the number of rows and on the room of the cache only. So it can be recorded once as
+a CUDA graph and replayed for every token.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from torch import Tensor
 from minillm.config import ModelConfig, RopeConfig
 from minillm.engines.cuda_kernels import Kernels
 from minillm.engines.cuda_weights import Layer, Norm, Weights
+from minillm.layers.attention import attention
 from minillm.layers.rope import rope_tables
 
 
@@ -55,7 +56,7 @@ class RopeTables:
         return cos, sin
 
 
-def decode_step(
+def run_step(
     weights: Weights,
     kernels: Kernels,
     tables: RopeTables,
@@ -63,13 +64,14 @@ def decode_step(
     ids: Tensor,
     positions: Tensor,
 ) -> Tensor:
-    """Run one new token per row through all layers, adding their keys and values to the cache.
+    """Run T new tokens per row through all layers, adding their keys and values to the cache.
 
-    ids, positions: (B,), int64, on the device. A row at position -1 is padding: it writes nothing,
-    and its result means nothing. Returns the hidden states after the last norm, (B, C).
+    ids, positions: (B, T), int64, on the device; T is 1, or the rows are texts from their
+    beginnings. A token at position -1 is padding: it writes nothing, and its result means nothing.
+    Returns the hidden states after the last norm, (B, T, C).
     """
     layers = weights.layers
-    x = weights.embedding.index_select(0, ids.clamp(min=0))
+    x = weights.embedding.index_select(0, ids.flatten().clamp(min=0))  # (B·T, C)
     if weights.embedding_scale != 1:
         x = x * weights.embedding_scale
     h = _norm(x, layers[0].before_attention, kernels)
@@ -79,7 +81,7 @@ def decode_step(
         h, x = _add(h, x, layer.after_attention, layer.before_mlp, kernels)
         h = layer.down(getattr(kernels, layer.gating)(layer.gate_up(h, kernels)), kernels)
         h, x = _add(h, x, layer.after_mlp, norm, kernels)
-    return h
+    return h.view(*ids.shape, -1)
 
 
 def _norm(x: Tensor, norm: Norm | None, kernels: Kernels) -> Tensor:
@@ -110,15 +112,19 @@ def _attend(
     positions: Tensor,
     h: Tensor,
 ) -> Tensor:
-    """The attention of one layer, (B, C), from its normalised input; fills the cache."""
-    H, K, D = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    """The attention of one layer, (B·T, C), from its normalised input; fills the cache."""
+    (B, T), D = positions.shape, config.head_dim
+    H, K = config.num_attention_heads, config.num_key_value_heads
     q, k, v = torch.split(layer.qkv(h, kernels), [H * D, K * D, K * D], dim=1)
     q, k = _norm(q, layer.q_norm, kernels), _norm(k, layer.k_norm, kernels)
-    q, k, v = (torch.unflatten(y, 1, (-1, 1, D)) for y in (q, k, v))  # (B, heads, 1, D)
-    storage, sinks = (places.keys, places.values), layer.config.sinks
+    q, k, v = (y.view(B, T, -1, D).transpose(1, 2) for y in (q, k, v))  # (B, heads, T, D)
+    keys, values, sinks = places.keys, places.values, layer.config.sinks
     turned = tables.of(layer.config.rope)
-    q = kernels.rope_and_cache(q, k, v, *turned, *storage, positions[:, None], places.ring, sinks)
-    window = layer.config.sliding_window
-    seen = layer.scale, window, sinks, places.ring
-    out = kernels.decode_attention(q, *storage, positions + 1, *seen)  # (B, H, 1, D)
-    return layer.out(out.flatten(1), kernels)
+    q = kernels.rope_and_cache(q, k, v, *turned, keys, values, positions, places.ring, sinks)
+    if T == 1:
+        seen = layer.scale, layer.config.sliding_window, sinks, places.ring
+        out = kernels.decode_attention(q, keys, values, positions[:, 0] + 1, *seen)
+    else:
+        # Padding stands behind a text, so that no token of it looks there: causal is enough.
+        out = attention(q, keys[:, :, :T], values[:, :, :T], None, layer.scale)
+    return layer.out(out.transpose(1, 2).reshape(B * T, H * D), kernels)

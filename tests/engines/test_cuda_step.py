@@ -5,6 +5,7 @@ by kernel: with kernels in plain PyTorch, and a few models with Triton's under i
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from tests.engines.cuda_models import (
     prompts,
     transformer,
 )
-from tests.engines.kernels import KERNELS, has_triton, kernels_of
+from tests.engines.kernels import KERNELS, engine_of, has_triton, kernels_of
 
 # Relative to the largest value: sums of some hundred products, in another order.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 0.04, torch.float16: 5e-3}
@@ -80,6 +81,42 @@ def compare(model, fast, texts, steps=8, dtype=torch.float32, capacity=32):
 def test_equals_the_modules(name, kind):
     model = transformer(MODELS[name])
     compare(model, accelerated(model, kind), prompts([3, 7, 5], MODELS[name]))
+
+
+@torch.no_grad()
+def read_prompts(model, fast, lengths, capacity=32, dtype=torch.float32):
+    """Prompts of several lengths in one step, then one more step, by the engine and by modules."""
+    rows, T = len(lengths), max(lengths)
+    ids = torch.tensor([text + [0] * (T - len(text)) for text in prompts(lengths)], device=DEVICE)
+    slow_cache, fast_cache = pair(fast, rows, capacity, dtype)
+    found = fast.engine.forward(ids, fast_cache, lengths, torch.tensor(lengths))
+    assert found is not None
+    expected = model(ids, slow_cache, lengths, torch.tensor(lengths))
+    for row, length in enumerate(lengths):
+        close(found[row, :length], expected[row, :length], TOLERANCE[dtype])
+    assert fast_cache.lengths.tolist() == lengths
+    close(fast(ids_of(1, rows), fast_cache), model(ids_of(1, rows), slow_cache), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("dynamic", "longrope")])
+def test_prompts(name, kind):
+    model = transformer(MODELS[name])
+    fast = accelerated(model, kind)
+    windows = [layer.sliding_window or 8 for layer in model.config.layers]
+    read_prompts(model, fast, [2, min(*windows, 8), 1])
+
+
+@pytest.mark.parametrize("bits", CODED)
+def test_prompts_with_coded_weights(bits, kind):
+    model = coded(BASE, bits)
+    read_prompts(model, accelerated(model, kind), [7, 3])
+
+
+@has_triton
+def test_triton_reads_prompts(monkeypatch):
+    monkeypatch.setattr("minillm.engines.cuda_cache.LEAST_CAPACITY", 16)
+    model = transformer(COMPOSED["gemma, windows"])
+    read_prompts(model, accelerated(model, "triton"), [3, 2], capacity=16)
 
 
 @has_triton
@@ -201,13 +238,19 @@ def test_what_it_leaves_to_the_modules():
     model = transformer(BASE)
     engine = CudaEngine(model, kernels_of("plain"))
     cache = engine.new_cache(2, 16)
-    assert engine.forward(torch.zeros(2, 3, dtype=torch.int64, device=DEVICE), cache) is None
     one = torch.zeros(2, 1, dtype=torch.int64, device=DEVICE)
     assert engine.forward(one, cache, counts=[1, 0]) is None
     quantized = new_cache(BASE, 2, 64, kind="int8", device=DEVICE)
     assert engine.forward(one, quantized) is None
     assert engine.logits(torch.zeros(2, 1, 32, device=DEVICE)) is None
     assert cache.lengths.tolist() == quantized.lengths.tolist() == [0, 0]
+    three = torch.zeros(2, 3, dtype=torch.int64, device=DEVICE)
+    assert engine.forward(three, cache) is not None
+    assert engine.forward(three, cache) is None  # a second part of a prompt
+    windowed: Any = engine_of(transformer(MODELS["windows"]))
+    assert windowed.forward(torch.zeros_like(three).repeat(1, 2), windowed.new_cache(2, 16)) is None
+    dynamic: Any = engine_of(transformer(MODELS["dynamic"]))
+    assert dynamic.forward(three, dynamic.new_cache(2, 16)) is None
 
 
 @torch.no_grad()

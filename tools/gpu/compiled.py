@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minillm.engines.cuda_kernels import Kernels
-from minillm.engines.cuda_step import Places, RopeTables, decode_step
+from minillm.engines.cuda_step import Places, RopeTables, run_step
 from minillm.engines.cuda_weights import Weights
 from minillm.kernels.reference import quantized_linear
 from minillm.layers import mlp, norm
@@ -128,7 +128,8 @@ class CompiledStep:
         tables = RopeTables(ropes, config.head_dim, capacity, table.device)
 
         def step(ids: Tensor, positions: Tensor) -> Tensor:
-            hidden = decode_step(weights, KERNELS, tables, places, ids, positions)
+            where = ids[:, None], positions[:, None]
+            hidden = run_step(weights, KERNELS, tables, places, *where)[:, 0]
             return weights.head(hidden, KERNELS).argmax(-1)
 
         # Tensors that stay in place: they would be copied at every replay otherwise.
