@@ -28,7 +28,9 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from minillm.kernels.triton import attention, cache, matvec, mlp, norm
+from minillm.kernels.triton import attention, cache, linear, mlp, norm, sampling
+from minillm.kernels.triton import quantized_attention as quantized
+from minillm.kv_cache.groups import channels_per_group
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 Case = tuple[str, Callable[[], object]]
@@ -141,38 +143,48 @@ def cases(arch: int) -> Iterator[Case]:
         gate_up = new(1, 11_008 * 2, dtype=dtype)
         yield f"swiglu {short}", partial(mlp.swiglu, gate_up)
         yield f"geglu {short}", partial(mlp.geglu, gate_up)
-        for N, C, G in ((576, 1536, 24), (4096, 4096, 64), (11_008, 4096, 1)):
-            yield from product_cases(f"{short} {N}x{C}/{C // G}", N, C, G, dtype)
-        for D in (64, 80, 128, 256):
+        for C, size in ((4096, 64), (4096, 128), (4096, 4096), (100, 50)):
+            yield from product_cases(f"{short} C={C}/{size}", C, size, dtype)
+        for D in (64, 80, 128, 256) if dtype == HALF else (128, 256):
             yield from attention_cases(f"{short} D={D}", D, dtype)
+    x, s = new(2, 4096).char(), new(2, 1, dtype=FULL)
+    many, t = new(64, 4096).char(), new(64, 1, dtype=FULL)
+    yield "int8_linear, 2 tokens", partial(linear.int8_linear, x, s, many, t)
+    yield "int8_linear, 64 tokens", partial(linear.int8_linear, many, t, many, t)
+    real, whole = new(2, dtype=FULL), new(2).long()
+    choice = new(2, 49_152), real, whole, real, real, whole, whole
+    yield "sample", partial(sampling.sample, *choice)
 
 
-def product_cases(name: str, N: int, C: int, G: int, dtype: torch.dtype) -> Iterator[Case]:
-    """Products with one matrix of quantized weights."""
-    scales, zeros = new(N, G), new(N, G).byte()
+def product_cases(name: str, C: int, size: int, dtype: torch.dtype) -> Iterator[Case]:
+    """Products with one matrix of quantized weights, for one token and for a few."""
+    scales, zeros = new(4096, C // size), new(4096, C // size).byte()
     for bits in (4, 8):
-        weights = new(N, C * bits // 8).byte(), scales, zeros, None, bits
-        x = new(1, C, dtype=dtype)
-        yield f"int{bits} matvec {name}", partial(matvec.quantized_matvec, x, *weights)
+        weights = new(4096, C * bits // 8).byte(), scales, zeros, None, bits
+        for tokens in (1, 8):
+            x = new(tokens, C, dtype=dtype)
+            yield f"int{bits} x{tokens} {name}", partial(linear.quantized_linear, x, *weights)
 
 
 def attention_cases(name: str, D: int, dtype: torch.dtype) -> Iterator[Case]:
     """What attention needs for one head width."""
-    q, k, lengths = new(2, 32, 1, D, dtype=dtype), new(2, 8, 1, D, dtype=dtype), new(2).long()
-    keys = new(2, 8, 4096, D, dtype=dtype)
+    B, K, N = 2, 8, 128
+    q, k, lengths = new(B, 32, 1, D, dtype=dtype), new(B, K, 1, D, dtype=dtype), new(B).long()
+    keys = new(B, K, N * 32, D, dtype=dtype)
     tables = new(4096, D // 2, dtype=FULL), new(4096, D // 2, dtype=FULL)
-    yield (
-        f"rope_and_cache {name}",
-        lambda: cache.rope_and_cache(q, k, k, *tables, keys, keys, lengths[:, None]),
-    )
-    yield (
-        f"decode_attention {name}",
-        lambda: attention.decode_attention(q, keys, keys, lengths),
-    )
-    yield (
-        f"decode_attention {name} ring",
-        lambda: attention.decode_attention(q, keys, keys, lengths, None, 4092, 4, 4092),
-    )
+    places = keys, keys, lengths[:, None]
+    yield f"rope_and_cache {name}", partial(cache.rope_and_cache, q, k, k, *tables, *places)
+    decode = partial(attention.decode_attention, q, keys, keys, lengths)
+    yield f"attention {name}", decode
+    yield f"attention {name} ring", partial(decode, window=4092, sinks=4, ring=4092)
+    for bits in (4, 8):
+        codes, newest = new(B, K, N, 32, D * bits // 8).byte(), new(B, K, 32, D, dtype=dtype)
+        per_channel = new(B, K, N, 1, D, dtype=BRAIN)
+        per_token = new(B, K, N, 32, D // channels_per_group(D), dtype=BRAIN)
+        k_coded = quantized.Coded(codes, per_channel, per_channel, newest)
+        v_coded = quantized.Coded(codes, per_token, per_token, newest)
+        call = partial(quantized.quantized_decode_attention, q, k_coded, v_coded, lengths)
+        yield f"attention {name} int{bits}", call
 
 
 def usages(arch: int, only: str) -> Iterator[Usage]:

@@ -9,18 +9,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minillm.kernels.triton.attention import dot_type
+from minillm.kernels.triton.attention import PROGRAMS, dot_type
 
 TOKENS = 16
+OUTPUTS = 32  # of a program
 
 
 @triton.jit
 def few_tokens_kernel(
-    x_ptr, codes_ptr, scales_ptr, zeros_ptr, bias_ptr, out_ptr, M, N, G, group_bytes,
-    BITS: tl.constexpr, HAS_BIAS: tl.constexpr, DOT: tl.constexpr,
+    x_ptr, codes_ptr, scales_ptr, zeros_ptr, parts_ptr, M, N, G, group_bytes,
+    BITS: tl.constexpr, DOT: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program p computes outputs p · BLOCK_N and following for all M tokens, group by group.
+    """Program (p, split) sums its share of the groups for BLOCK_N outputs of all M tokens.
 
     Weights of a group are code - zero, whole numbers that every type represents; the group's scale
     is applied to its sums. Masks: tokens past M, rows past N, bytes past a group.
@@ -28,9 +29,11 @@ def few_tokens_kernel(
     per_byte: tl.constexpr = 8 // BITS
     m = tl.arange(0, BLOCK_M)
     n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    C = G * group_bytes * per_byte
+    split = tl.program_id(1)
+    size = group_bytes * per_byte  # columns of a group
+    share = tl.cdiv(G, SPLITS)
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for g in range(G):
+    for g in range(split * share, tl.minimum((split + 1) * share, G)):
         place = n * G + g
         scale = tl.load(scales_ptr + place, mask=n < N, other=0.0).to(tl.float32)
         zero = tl.load(zeros_ptr + place, mask=n < N, other=0).to(tl.float32)
@@ -40,21 +43,38 @@ def few_tokens_kernel(
             inside = (n[None, :] < N) & (byte < group_bytes)[:, None]
             codes_place = place[None, :] * group_bytes + byte[:, None]  # (BLOCK, BLOCK_N)
             codes = tl.load(codes_ptr + codes_place, mask=inside, other=0)
-            known = (m[:, None] < M) & (byte < group_bytes)[None, :]
-            x_place = m[:, None] * C + (g * group_bytes + byte)[None, :] * per_byte
+            column = start * per_byte + tl.arange(0, BLOCK * per_byte)
+            known = (m[:, None] < M) & (column < size)[None, :]
+            x_place = m[:, None] * (G * size) + g * size + column[None, :]
             x = tl.load(x_ptr + x_place, mask=known, other=0.0).to(DOT)
             if BITS == 4:
-                odd = tl.load(x_ptr + x_place + 1, mask=known, other=0.0).to(DOT)
+                x, odd = tl.split(tl.reshape(x, (BLOCK_M, BLOCK, 2)))
                 high = ((codes >> 4).to(tl.float32) - zero[None, :]).to(DOT)
                 sums = tl.dot(odd, high, sums, input_precision="ieee")
                 codes = codes & 15
             low = (codes.to(tl.float32) - zero[None, :]).to(DOT)
             sums = tl.dot(x, low, sums, input_precision="ieee")
         total += sums * scale[None, :]
+    part = (split * M + m)[:, None].to(tl.int64) * N + n[None, :]
+    tl.store(parts_ptr + part, total, mask=(m[:, None] < M) & (n[None, :] < N))
+
+
+@triton.jit
+def add_parts_kernel(
+    parts_ptr, bias_ptr, out_ptr, M, N,
+    HAS_BIAS: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program (p, token) adds up BLOCK outputs of a token over all splits, and the bias.
+
+    The mask cuts outputs past N.
+    """
+    n, m = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.program_id(1).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for split in range(SPLITS):
+        total += tl.load(parts_ptr + (split * M + m) * N + n, mask=n < N, other=0.0)
     if HAS_BIAS:
-        total += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    out_place = m[:, None].to(tl.int64) * N + n[None, :]
-    tl.store(out_ptr + out_place, total, mask=(m[:, None] < M) & (n[None, :] < N))
+        total += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
+    tl.store(out_ptr + m * N + n, total, mask=n < N)
 
 
 def few_tokens_linear(
@@ -62,18 +82,26 @@ def few_tokens_linear(
 ) -> Tensor:
     """Up to 16 tokens through a linear layer over quantized weights: `reference.quantized_linear`.
 
+    A program that computes many outputs reads x seldom, and then there are few programs: so the
+    groups of a row are split among several, and their sums added up by a second kernel.
+
     x: (M, C). The others: as of `quantized_matvec`. Returns (M, N), in x's dtype.
     """
     (N, G), (M, C) = scales.shape, x.shape
     group_bytes = C // G * bits // 8
     block = min(max(triton.next_power_of_2(group_bytes), 16), 64)
+    outputs = triton.cdiv(N, OUTPUTS)
+    splits = min(triton.cdiv(PROGRAMS, outputs), G)
+    parts = torch.empty((splits, M, N), dtype=torch.float32, device=x.device)
     out = torch.empty((M, N), dtype=x.dtype, device=x.device)
-    # 16 outputs to a program, so that also a small layer makes enough programs.
-    few_tokens_kernel[(triton.cdiv(N, 16),)](
-        x.contiguous(), codes.contiguous(), scales.contiguous(), zeros.contiguous(),
-        out if bias is None else bias, out, M, N, G, group_bytes,
-        BITS=bits, HAS_BIAS=bias is not None, DOT=dot_type(x.dtype),
-        BLOCK_M=TOKENS, BLOCK_N=16, BLOCK=block, num_warps=2, num_stages=4,
+    few_tokens_kernel[outputs, splits](
+        x.contiguous(), codes.contiguous(), scales.contiguous(), zeros.contiguous(), parts,
+        M, N, G, group_bytes, BITS=bits, DOT=dot_type(x.dtype), SPLITS=splits,
+        BLOCK_M=TOKENS, BLOCK_N=OUTPUTS, BLOCK=block, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    add_parts_kernel[triton.cdiv(N, 256), M](
+        parts, out if bias is None else bias, out, M, N,
+        HAS_BIAS=bias is not None, SPLITS=splits, BLOCK=256, num_warps=2,
     )  # fmt: skip
     return out
 
