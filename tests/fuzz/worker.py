@@ -33,6 +33,7 @@ from minillm.sampling import SamplingParams
 from tests.fuzz import folders, gguf_models, oracle, oracle_gguf, packed_models
 from tests.fuzz.damage import mutate
 from tests.fuzz.damage.config import CONFIG_KEYS, ROPE_KEYS
+from tests.fuzz.oracle_engine import blocks_run, same_engine
 from tests.fuzz.tables import WrongError
 
 MOST_CPU_S = 2.0
@@ -97,8 +98,11 @@ def model_of(folder: Path, base: str) -> Path:
 def explain(llm: LLM, folder: Path, undamaged: LLM, base: Path) -> list[str]:
     """Why a damaged model that loads counts as valid; `WrongError` where it does not."""
     if base.name in gguf_models.BASES:
-        return oracle_gguf.explain(llm, folder / "model.gguf", base)
-    return oracle.explain(llm, folder, undamaged, base)
+        reasons = oracle_gguf.explain(llm, folder / "model.gguf", base)
+        reasons.append(blocks_run(folder / "model.gguf"))
+    else:
+        reasons = oracle.explain(llm, folder, undamaged, base)
+    return [*reasons, same_engine(llm)]
 
 
 def mutation(seed: str, number: int, bases: Path, folder: Path) -> tuple[str, list[str], str]:
