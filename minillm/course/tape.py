@@ -32,6 +32,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: dict[str, int] = {}
         self.work: list[tuple[Operator, tuple[Any, ...], dict[str, Any], Tensor]] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To keep PyTorch's compiler out, PyTorch would import it: a second and 70 MB."""
+        return False
+
     def __torch_dispatch__(
         self, func: Operator, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
