@@ -6,6 +6,8 @@ from typing import Any
 
 from tests.browser.page import Page
 
+ANSWER_SECONDS = 180.0  # on a busy machine; it takes a few
+
 # Notes every state of an element's text, as the page goes through them.
 RECORD = """
 const [chat, name] = arguments;
@@ -83,7 +85,10 @@ class Talk:
         self.page.until(
             lambda: len(self.text("live").split("Model")[-1].split()) >= count,
             f"no {count} words",
+            ANSWER_SECONDS,
         )
 
     def wait_for_end(self) -> None:
-        self.page.until(lambda: self.text("live") == "", "the answer did not end")
+        self.page.until(
+            lambda: self.text("live") == "", "the answer did not end", ANSWER_SECONDS
+        )
