@@ -3,6 +3,7 @@
     python tools/quality.py                            # all methods (minutes)
     python tools/quality.py --only int4-64 gptq-64     # these, next to full precision
     python tools/quality.py --tokens 512 --json quality.json
+    python tools/quality.py --speed                    # instead: how fast each one runs (minutes)
 
 One model at a time is changed and measured on one window of text. The exit code is 1 where an
 ordering that must hold does not.
@@ -21,6 +22,7 @@ from minillm import LLM
 from minillm.bench import machine
 from minillm.course.measurements.nb07 import head, measured
 from minillm.course.quality import TOKENS, Quality, claims
+from minillm.course.speed import ALIKE, LONG_PROMPT, PROMPT, columns, speeds
 from minillm.course.storage import METHODS
 from minillm.course.tool.run import high_water_bytes
 
@@ -37,6 +39,9 @@ def main() -> int:
     arguments = parse()
     started = time.perf_counter()
     llm = LLM.from_pretrained(arguments.model, device="cpu", dtype="float32")
+    if arguments.speed:
+        print_speeds(llm, arguments.only)
+        return 0
     about = head(llm, arguments.tokens)
     print_head(about)
     rows: dict[str, Quality] = {}
@@ -58,6 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"from: {', '.join(METHODS)}")
     parser.add_argument("--tokens", type=int, default=TOKENS, help=f"2 to {TOKENS}, the default")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--speed", action="store_true", help="tokens/s, with and without a kernel")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.only or ()) - set(METHODS)):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(METHODS)}")
@@ -75,9 +81,7 @@ def print_head(about: dict[str, object]) -> None:
     if ".gguf" in str(about["weights"]):
         print(SOURCE_GRID)
     print(f"Calibration of GPTQ and AWQ: {about['calibration']}")
-    here = machine()
-    print(f"Machine: {here['cpu']}, {here['threads']} threads, torch {here['torch']}", end="; ")
-    print(f"{date.today()}\n")
+    print_machine()
     print("bits: per weight of the linear layers, with scales; cache: per number in the KV cache.")
     print("bytes: of all weights. The embedding, which is the head too, is float32 unless said.")
     print("Of the cache all that is read is rounded, but for the last, unfinished 32 tokens.")
@@ -85,6 +89,13 @@ def print_head(about: dict[str, object]) -> None:
     print("same top: how often both have the same most likely token.\n")
     heads = f"{'bits':>6} {'cache':>6} {'bytes':>12} {'perplexity':>11} {'KL':>8} {'same top':>9}"
     print(f"{'name':<18}{'method':<{WIDTH}} {heads}")
+
+
+def print_machine() -> None:
+    """Where and when."""
+    here = machine()
+    print(f"Machine: {here['cpu']}, {here['threads']} threads, torch {here['torch']}", end="; ")
+    print(f"{date.today()}\n")
 
 
 def print_row(row: Quality) -> None:
@@ -104,6 +115,19 @@ def print_claims(rows: dict[str, Quality]) -> bool:
         verdict = "PASS" if claim.holds else "FAIL"
         print(f"{verdict}  {claim.text}: {claim.value:.4f}, must be below {claim.limit:.4g}")
     return all(claim.holds for claim in found)
+
+
+def print_speeds(llm: LLM, names: list[str]) -> None:
+    """Decode and prefill of each method, in plain PyTorch and with the kernel that reads it."""
+    print(f"Tokens/s: decode after a prompt of {PROMPT}, prefill of {LONG_PROMPT} tokens.")
+    print("none: no kernel reads such weights; same: its engine leaves that phase to PyTorch.")
+    print("GPTQ and AWQ: on codes that are stored alike, made without calibration.")
+    print_machine()
+    found = {row.name: row for row in speeds(llm, dict.fromkeys(ALIKE.get(n, n) for n in names))}
+    print(f"{'name':<18}{'method':<{WIDTH}}{'decode':>9}{'kernel':>9}{'prefill':>9}{'kernel':>9}")
+    for name in names:
+        row = found[ALIKE.get(name, name)]
+        print(f"{name:<18}{METHODS[name].title:<{WIDTH}}{columns(asdict(row))}  {row.kernel}")
 
 
 def peak_memory() -> str:

@@ -53,7 +53,22 @@ def stored(name: str) -> Any:
     Raises:
         FileNotFoundError: there is no such file; it names the command that makes one.
     """
+    return _file(name)["values"]
+
+
+def origin(name: str) -> str:
+    """Where and when a measurement was made: processor, threads, date.
+
+    Raises:
+        FileNotFoundError: as of `stored`.
+    """
+    file = _file(name)
+    host = file["machine"]
+    return f"{host['cpu']}, {host['threads']} threads, {file['date']}"
+
+
+def _file(name: str) -> Any:
     path = FOLDER / f"{name}.json"
     if not path.is_file():
         raise FileNotFoundError(f"no {path}: `python tools/precompute.py {name}` makes it")
-    return json.loads(path.read_text(encoding="utf-8"))["values"]
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minillm.calibration import calibration_ids
+from minillm.kernels import reference
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.llm import LLM
+from minillm.quantization.int4 import Quantized
 from minillm.quantization.int8 import Int8Linear, quantize_absmax
 from minillm.quantization.linear import QuantizedLinear, put, quantizable
 from minillm.quantization.memory import trim
@@ -60,18 +62,19 @@ class Simulated(nn.Module):
 
 
 class RoundedEmbedding(nn.Embedding):
-    """An embedding of INT8 rows that holds the rounded values themselves.
+    """The rows that the codes of a tied head stand for, so that a few can be looked up.
 
-    nbytes: what the rows take as codes, each with a scale and a zero point.
+    nbytes: none; what would be stored are the head's codes.
     """
 
-    def __init__(self, table: Tensor) -> None:
-        super().__init__(len(table), table.shape[1], _weight=torch.empty_like(table))
-        self.requires_grad_(False)
+    nbytes = 0
+
+    def __init__(self, head: QuantizedLinear) -> None:
         # A few rows at a time, as the steps in between take several times their size.
-        for old, new in zip(torch.split(table, ROWS), torch.split(self.weight, ROWS), strict=True):
-            new.copy_(INT8.round(old).dequantize())
-        self.nbytes = table.numel() + 3 * len(table)
+        parts = (torch.split(x, ROWS) for x in (head.codes, head.scales, head.zeros))
+        weight = torch.cat([reference.dequantize(*part) for part in zip(*parts, strict=True)])
+        super().__init__(len(weight), weight.shape[1], _weight=weight)
+        self.requires_grad_(False)
 
 
 class CachedPerToken(LLM):
@@ -133,10 +136,32 @@ def one_scale(weight: Tensor) -> Tensor:
 
 
 def with_embedding(llm: LLM) -> LLM:
-    """A second model in INT8 per channel, and with an embedding of which each row was rounded."""
+    """A second model in INT8 per channel, the embedding and the head tied to it included."""
     changed = rounded(llm, INT8)
-    changed.model.embed_tokens = RoundedEmbedding(llm.model.embed_tokens.weight)
+    parts = [INT8.round(rows) for rows in torch.split(llm.model.embed_tokens.weight, ROWS)]
+    codes, scales, zeros = (torch.cat(x) for x in list(zip(*parts, strict=True))[:3])
+    head = QuantizedLinear(Quantized(codes, scales, zeros, INT8.bits))
+    changed.model.embed_tokens = RoundedEmbedding(head)
+    put(changed.model, "lm_head", head)
     return changed
+
+
+def on_blocks(llm: LLM) -> LLM:
+    """A second model on the blocks of the GGUF file that the first one's weights come from.
+
+    Raises ValueError where there is none.
+    """
+    if llm.source is None:
+        raise ValueError(f"{llm.name} was made in memory; blocks are in a .gguf file")
+    model = load_transformer(
+        llm.config,
+        llm.source.block_weights,
+        model_type=str(llm.source.settings["model_type"]),
+        device=llm.device,
+        dtype=llm.dtype,
+        quantize="gguf",
+    )
+    return LLM(model, llm.tokenizer, eos_token_ids=llm.eos_token_ids, name=llm.name)
 
 
 def calibrated(llm: LLM, scheme: Scheme) -> LLM:
@@ -183,6 +208,7 @@ METHODS: Mapping[str, Method] = {
         "GPTQ groups of 64, act order", Scheme("gptq", 4, GROUP, symmetric=False, act_order=True)
     ),
     "awq-64": _calibrated("AWQ groups of 64", Scheme("awq", 4, GROUP, symmetric=False)),
+    "gguf": Method("the GGUF file's own blocks", on_blocks),
     "kv-int8": Method("KV cache INT8", partial(variant, kv_cache="int8")),
     "kv-int4": Method("KV cache INT4", partial(variant, kv_cache="int4")),
     "kv-int4-token": Method("KV cache INT4, keys per token", CachedPerToken),

@@ -1,9 +1,9 @@
-"""Notebook 07: what fewer bits cost on the real model, method by method."""
+"""Notebook 07: what fewer bits cost on the real model, and what they bring, method by method."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,12 +11,16 @@ from minillm.calibration import calibration_ids
 from minillm.course.precomputed import Measurement
 from minillm.course.probes import doc_ids
 from minillm.course.quality import TOKENS, Quality, measure, one_window, weights_origin
+from minillm.course.speed import LONG_PROMPT, NEW_TOKENS, PROMPT, RUNS, Speed, speeds
 from minillm.course.storage import METHODS
+from minillm.kernels.cpu import why_not
 from minillm.llm import LLM
 
 # Of these methods a figure on a shorter text is stored as well, which takes seconds to confirm.
-SAMPLE = ("int8-channel", "int4-64", "kv-int4")
+SAMPLE = ("int8-channel", "int4-64", "gguf", "kv-int4")
 SAMPLE_TOKENS = 300
+# One that has a kernel wherever there are any, and one that has none.
+SPEED_SAMPLE = ("int4-64", "nf4-64")
 
 
 def head(llm: LLM, tokens: int = TOKENS) -> dict[str, Any]:
@@ -41,7 +45,7 @@ def measured(
         yield measure(llm, name, reference, ids)
 
 
-def as_row(found: Quality) -> dict[str, Any]:
+def as_row(found: Quality | Speed) -> dict[str, Any]:
     """For JSON, with as many digits as another machine would confirm."""
     return {
         key: float(f"{value:.5g}") if isinstance(value, float) else value
@@ -66,4 +70,33 @@ def _quality_sample(llm: LLM, stored: Any) -> Iterator[tuple[str, float, float]]
         yield f"{now['name']}: bits", before["bits"], now["bits"]
 
 
-MEASUREMENTS = {"07.quality": Measurement(_quality, _quality_sample, tolerance=0.02)}
+def _speed(llm: LLM) -> Any:
+    return {
+        "decode": f"{NEW_TOKENS} tokens after {PROMPT}, without the first; median of {RUNS} runs",
+        "prefill": f"{LONG_PROMPT} tokens; median of {RUNS} runs",
+        "weights": weights_origin(llm),
+        "rows": [as_row(row) for row in speeds(llm)],
+    }
+
+
+def _speed_sample(llm: LLM, stored: Any) -> Iterator[tuple[str, float, float]]:
+    rows = speeds(llm, SPEED_SAMPLE, prompt=8, new_tokens=8, long_prompt=16, runs=1)
+    before = _facts({row["name"]: row for row in stored["rows"]})
+    for what, now in _facts({row.name: asdict(row) for row in rows}).items():
+        yield what, before[what], now
+
+
+def _facts(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, bool]:
+    """Times differ between machines; what has a kernel does not, nor whether that is faster."""
+    codes, simulated = (rows[name] for name in SPEED_SAMPLE)
+    facts = {"NF4 has a kernel": simulated["decode_kernel"] is not None}
+    if not why_not():  # else this machine has no kernels at all
+        facts["INT4 has one"] = has_one = codes["decode_kernel"] is not None
+        facts["INT4 is faster with it"] = has_one and codes["decode_kernel"] > codes["decode"]
+    return facts
+
+
+MEASUREMENTS = {
+    "07.quality": Measurement(_quality, _quality_sample, tolerance=0.02),
+    "07.speed": Measurement(_speed, _speed_sample),
+}
