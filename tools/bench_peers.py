@@ -12,7 +12,7 @@ transformers on the float32 folder that was converted from it.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
@@ -28,17 +28,25 @@ from minillm.bench import ceilings, machine  # noqa: E402
 from minillm.weights.pull import resolve  # noqa: E402
 from minillm.weights.source import open_source  # noqa: E402
 from tools.peers import cold, environment, rounds, scores, targets  # noqa: E402
-from tools.peers.report import Section, Verdict, replace_between  # noqa: E402
+from tools.peers.report import Part, Section, replace_between, summary  # noqa: E402
 from tools.peers.rounds import LLAMA, OURS, TRANSFORMERS, Plan  # noqa: E402
 from tools.peers.worker import Worker  # noqa: E402
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+DOCUMENT, README = ROOT / "docs" / "benchmarks.md", ROOT / "README.md"
 TABLES = {
     "decode": Section("Decode, API against API", rounds.decode_by_api, targets.api),
     "steps": Section("Decode, step against step", rounds.bare_steps, targets.step),
     "prefill": Section("Prefill", rounds.prefills, targets.prefill),
     "growth": Section("A step at a long context", rounds.growth, targets.growth, rates=False),
     "batches": Section("A batch of 8 against 1", rounds.batches, targets.batch),
+}
+# The lines of the README's table, by what they are called in their sections.
+IN_BRIEF = {
+    "text as it comes": "decode, text as it comes",
+    "step at 128 tokens": "decode, a step alone",
+    "16-bit cache, 4,096 tokens": "a step after 4,096 tokens, cache of 16 bits",
+    "batch of 8": "steps of 8 rows",
+    "prompt of 1,000": "prefill of 1,000 tokens",
 }
 
 
@@ -55,18 +63,27 @@ def main() -> int:
     """Measure, print as it comes, and write the document; 1 where a target is missed."""
     options = parse()
     setting = prepare(options)
-    parts, verdicts = [about(options)], list[Verdict]()
-    print(parts[0], flush=True)
-    for part, judged in measured(options, setting):
-        print(f"\n{part}", flush=True)
+    parts = [Part(about(options))]
+    print(parts[0].text, flush=True)
+    for part in measured(options, setting):
+        print(f"\n{part.text}", flush=True)
         parts.append(part)
-        verdicts += judged
-    parts.append("### Targets\n\n" + "\n".join(f"- {verdict}" for verdict in verdicts))
-    print(f"\n{parts[-1]}")
+    verdicts = [verdict for part in parts for verdict in part.verdicts]
+    parts.append(Part("### Targets\n\n" + "\n".join(f"- {verdict}" for verdict in verdicts)))
+    print(f"\n{parts[-1].text}")
     if options.write:
-        replace_between(DOCUMENT, "peers", "\n\n".join(parts))
-        print(f"\nwritten: {DOCUMENT.relative_to(ROOT)}", file=sys.stderr)
+        write(parts)
     return 0 if all(v.holds for v in verdicts) else 1
+
+
+def write(parts: Sequence[Part]) -> None:
+    """Put all into docs/benchmarks.md, and, where all was measured, a summary into the README."""
+    replace_between(DOCUMENT, "peers", "\n\n".join(part.text for part in parts))
+    print(f"\nwritten: {DOCUMENT.relative_to(ROOT)}", file=sys.stderr)
+    engines = dict.fromkeys(name for part in parts for x in part.lines for name in x.seconds)
+    if brief := summary(parts, list(engines), IN_BRIEF):
+        replace_between(README, "benchmarks", f"{parts[0].text}\n\n{brief}")
+        print(f"written: {README.relative_to(ROOT)}", file=sys.stderr)
 
 
 def prepare(options: argparse.Namespace) -> Setting:
@@ -82,12 +99,12 @@ def prepare(options: argparse.Namespace) -> Setting:
     return Setting(folder, files[0], peers, Plan(ids, options.rounds))
 
 
-def measured(options: argparse.Namespace, setting: Setting) -> Iterator[tuple[str, list[Verdict]]]:
+def measured(options: argparse.Namespace, setting: Setting) -> Iterator[Part]:
     """Every section that was asked for: as Markdown, and what is to be said of its targets."""
     if wanted := [name for name in TABLES if name in options.only]:
         with ExitStack() as stack:
             workers = open_workers(stack, options, setting)
-            yield "\n".join(f"- {w.name}: {w.about['engine']}" for w in workers.values()), []
+            yield Part("\n".join(f"- {w.name}: {w.about['engine']}" for w in workers.values()))
             for name in wanted:
                 yield TABLES[name].run(workers, setting.plan)
     if "cold" in options.only:
@@ -96,7 +113,7 @@ def measured(options: argparse.Namespace, setting: Setting) -> Iterator[tuple[st
         yield scores_section(options, setting)
 
 
-def cold_section(options: argparse.Namespace, setting: Setting) -> tuple[str, list[Verdict]]:
+def cold_section(options: argparse.Namespace, setting: Setting) -> Part:
     """From process start to first token."""
     folder, file, peers, plan = setting
     found = cold.cold_starts(
@@ -109,10 +126,10 @@ def cold_section(options: argparse.Namespace, setting: Setting) -> tuple[str, li
         rounds=plan.rounds,
     )
     text = f"### From process start to first token\n\n{cold.cold_table(found)}"
-    return text, [cold.cold_verdict(found)]
+    return Part(text, [cold.cold_verdict(found)])
 
 
-def scores_section(options: argparse.Namespace, setting: Setting) -> tuple[str, list[Verdict]]:
+def scores_section(options: argparse.Namespace, setting: Setting) -> Part:
     """The engine's scores beside PyTorch's."""
     fast, reference, exact = (
         LLM.from_pretrained(
@@ -121,7 +138,7 @@ def scores_section(options: argparse.Namespace, setting: Setting) -> tuple[str, 
         for backend, form in ((options.backend, "gguf"), ("torch", "gguf"), ("torch", None))
     )
     found = scores.compare(fast, reference, exact, setting.plan.ids[: scores.TOKENS])
-    return f"### Scores\n\n{scores.scores_text(found)}", scores.scores_verdicts(found)
+    return Part(f"### Scores\n\n{scores.scores_text(found)}", scores.scores_verdicts(found))
 
 
 def open_workers(

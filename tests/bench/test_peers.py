@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from minillm import SamplingParams
+from tools.bench_peers import DOCUMENT, IN_BRIEF, README
 from tools.peers import cold, environment, rounds, scores, targets
-from tools.peers.report import Line, Section, Verdict, replace_between, table
+from tools.peers.report import Line, Section, Verdict, replace_between, summary, table
 from tools.peers.worker import Worker
 
 OURS, LLAMA, TRANSFORMERS = rounds.OURS, rounds.LLAMA, rounds.TRANSFORMERS
@@ -56,11 +57,16 @@ def test_every_section_measures_and_judges():
         Section("d", rounds.growth, targets.growth, rates=False),
         Section("e", rounds.batches, targets.batch),
     ]
-    verdicts = []
+    verdicts, parts = [], []
     for section in sections:
-        text, judged = section.run(workers, PLAN)
-        assert text.startswith(f"### {section.title}\n\n| ")
-        verdicts += judged
+        part = section.run(workers, PLAN)
+        assert part.text.startswith(f"### {section.title}\n\n| ")
+        verdicts += part.verdicts
+        parts.append(part)
+    brief = summary(parts, [OURS, LLAMA, TRANSFORMERS], IN_BRIEF)
+    assert brief is not None
+    assert brief.splitlines()[2].startswith("| decode, text as it comes | 100 | 50 | – | 2.00 |")
+    assert summary(parts[1:], [OURS], IN_BRIEF) is None
     values = [round(v.value, 3) for v in verdicts]
     # Twice as fast as llama.cpp all along; a step at 4,096 tokens takes 2 / (1 + 1/32) as long.
     assert values == [2, 2, 2, 2, 1.939, 1.939, 8, 2]
@@ -124,10 +130,9 @@ def test_only_the_marked_part_of_the_document_changes(tmp_path):
 
 
 def test_the_document_has_the_marks():
-    from tools.bench_peers import DOCUMENT
-
-    text = DOCUMENT.read_text(encoding="utf-8")
-    assert text.count("<!-- peers: begin -->") == text.count("<!-- peers: end -->") == 1
+    for path, name in ((DOCUMENT, "peers"), (README, "benchmarks")):
+        text = path.read_text(encoding="utf-8")
+        assert text.count(f"<!-- {name}: begin -->") == text.count(f"<!-- {name}: end -->") == 1
 
 
 def test_a_worker_answers_and_says_what_went_wrong(tmp_path, monkeypatch):

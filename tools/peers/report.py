@@ -3,9 +3,9 @@
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,14 @@ def table(lines: Sequence[Line], engines: Sequence[str], rates: bool = True) -> 
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
+class Part(NamedTuple):
+    """A part of the document: Markdown, what is to be said of its targets, and its lines."""
+
+    text: str
+    verdicts: list[Verdict] = []  # noqa: RUF012 - never changed
+    lines: Sequence[Line] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A heading, how its lines are measured and judged, and whether as tokens/s or milliseconds."""
@@ -91,11 +99,22 @@ class Section:
     judge: Callable[[Sequence[Line]], list[Verdict]]
     rates: bool = True
 
-    def run(self, workers: Mapping[str, Any], *arguments: Any) -> tuple[str, list[Verdict]]:
-        """Measure with these workers; the section as Markdown, and its verdicts."""
+    def run(self, workers: Mapping[str, Any], *arguments: Any) -> Part:
+        """Measure with these workers."""
         lines = self.measure(workers, *arguments)
         text = f"### {self.title}\n\n{table(lines, list(workers), self.rates)}"
-        return text, self.judge(lines)
+        return Part(text, self.judge(lines), lines)
+
+
+def summary(parts: Sequence[Part], engines: Sequence[str], wanted: Mapping[str, str]) -> str | None:
+    """One table, in tokens/s, of the lines that are wanted, under other names; None if one lacks.
+
+    wanted: what a line is called here, by what it is called in its section.
+    """
+    lines = {line.what: line for part in parts for line in part.lines}
+    if not wanted.keys() <= lines.keys():
+        return None
+    return table([replace(lines[what], what=name) for what, name in wanted.items()], engines)
 
 
 def replace_between(path: Path, name: str, text: str) -> None:
