@@ -60,7 +60,7 @@ setup(
         Extension(
             "minillm.kernels.cpu._library",
             sources=sorted(path.as_posix() for path in FOLDER.glob("*.cpp")),
-            depends=sorted(path.as_posix() for path in FOLDER.glob("*.[hi]*")),
+            depends=[path.as_posix() for path in FOLDER.iterdir() if path.suffix in (".h", ".inl")],
             language="c++",
             optional=True,
         )

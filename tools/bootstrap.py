@@ -152,9 +152,9 @@ def fingerprint(root: Path) -> str:
     """What the environment depends on: if it changes, the packages are installed again."""
     parts = [str(root).encode()]  # the editable install and the kernel hold the folder's path
     parts += [(root / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
-    # What the installation compiles.
-    compiled = [root / "setup.py", *sorted((root / "minillm/kernels/cpu").glob("*.[chi]*"))]
-    parts += [path.read_bytes() for path in compiled if path.is_file()]
+    kernels = sorted((root / "minillm/kernels/cpu").glob("*"))
+    compiled = [path for path in kernels if path.suffix in (".cpp", ".h", ".inl")]
+    parts += [path.read_bytes() for path in (root / "setup.py", *compiled) if path.is_file()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest() + "\n"
 
 

@@ -143,6 +143,16 @@ class TestEnvironment:
         assert setup.run() == ["install"]
         assert setup.run() == []
 
+    def test_changed_kernels_are_compiled_again(self, setup: Setup) -> None:
+        kernels = bootstrap.ROOT / "minillm" / "kernels" / "cpu"
+        kernels.mkdir(parents=True)
+        setup.run()
+        (kernels / "_library.cpython-311-x86_64-linux-gnu.so").write_text("built")
+        assert setup.run() == []
+        (kernels / "products.h").write_text("// new")
+        assert setup.run() == ["install"]
+        assert setup.run() == []
+
     def test_an_interrupted_run_starts_afresh(self, setup: Setup) -> None:
         setup.fail = True
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,7 @@
-"""The wheel: built, installed into an environment of its own, and used outside the repository."""
+"""The wheel: built, installed into an environment of its own, and used outside the repository.
+
+Twice: as this machine builds it, and as one without a C++ compiler does.
+"""
 
 import email
 import os
@@ -6,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -27,53 +31,83 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that no build folder is left in the repository."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "minillm", source / "minillm", ignore=shutil.ignore_patterns("__py*"))
+COMPILED = (".so", ".pyd")
+NO_COMPILER = {"CC": "false", "CXX": "false"}  # programs that do nothing, and fail
+
+
+def copy_of_the_sources(folder: Path) -> Path:
+    """What the package is built from, so that no build folder is left in the repository."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    unwanted = shutil.ignore_patterns("__py*", *(f"*{end}" for end in COMPILED))
+    shutil.copytree(ROOT / "minillm", folder / "minillm", ignore=unwanted)
     for name in ("tests", "notebooks", "tools"):  # these must stay outside
-        (source / name).mkdir()
-        (source / name / "__init__.py").touch()
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+    return folder
+
+
+def build_wheel(source: Path, **env: str) -> Path:
     build = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", "dist", ".")
-    run(sys.executable, *build, cwd=source)
+    run(sys.executable, *build, cwd=source, **env)
     (built,) = (source / "dist").glob("*.whl")
     return built
 
 
+def has_compiler(folder: Path) -> bool:
+    """Whether the C++ compiler that Python was built with, or the CXX asked for, is here."""
+    if os.name == "nt":
+        return shutil.which("cl") is not None
+    command = os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++"
+    (folder / "probe.cpp").write_text("int main() { return 0; }\n")
+    probe = [*command.split(), "probe.cpp", "-o", "probe"]
+    return bool(shutil.which(probe[0])) and subprocess.run(probe, cwd=folder).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(copy_of_the_sources(tmp_path_factory.mktemp("source")))
+
+
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(wheel, tmp_path_factory.mktemp("environment"))
+
+
+def install(wheel: Path, folder: Path) -> Path:
     """A virtual environment with the wheel, which borrows the dependencies installed here.
 
     A folder in a .pth file is searched for packages, but .pth files inside it are not read: the
     editable install of this repository is invisible there.
     """
-    folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(run(python, "-c", where, cwd=folder).strip())
     borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (site / "borrowed.pth").write_text("\n".join(sorted(borrowed)) + "\n")
-    install = ("install", "--no-deps", "--ignore-installed", wheel)
-    run(sys.executable, "-m", "pip", "--python", python, *install, cwd=folder)
+    command = ("install", "--no-deps", "--ignore-installed", wheel)
+    run(sys.executable, "-m", "pip", "--python", python, *command, cwd=folder)
     return python
 
 
-def test_contents(wheel: Path) -> None:
+def test_contents(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         info = next(name for name in names if name.endswith(".dist-info/METADATA"))
         described = email.message_from_bytes(archive.read(info))
     package = {name for name in names if ".dist-info/" not in name}
+    compiled = {name for name in package if name.endswith(COMPILED)}
+    package -= compiled
+    assert len(compiled) == has_compiler(tmp_path)
+    assert all(name.startswith("minillm/kernels/cpu/_library.") for name in compiled)
+    assert "-none-any" not in wheel.name  # it is of one platform, compiled code or not
     wanted = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "minillm").rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".so", ".pyd")
+        if path.is_file() and path.suffix not in (".pyc", *COMPILED)
     }
-    assert "minillm/py.typed" in package
+    assert {"minillm/py.typed", "minillm/kernels/cpu/products.h"} <= package
     assert package == wanted
     assert described["Name"] == "minillm-course"
     assert described["License-Expression"] == "Apache-2.0"
@@ -105,3 +139,36 @@ def test_streams_from_the_real_model(environment: Path, tmp_path: Path, smollm2:
     program = environment.parent / ("minillm.exe" if os.name == "nt" else "minillm")
     answer = run(program, "generate", "What is the capital of France?", cwd=tmp_path)
     assert "Paris" in answer
+
+
+WHY_NOT = "from minillm.kernels import cpu; print(cpu.why_not())"
+
+
+def test_the_kernels_are_compiled_where_a_compiler_is(environment: Path, tmp_path: Path) -> None:
+    found = run(environment, "-c", WHY_NOT, cwd=tmp_path, MINILLM_CPU="").strip()
+    compiled = has_compiler(tmp_path)
+    assert found == ("None" if compiled else "minillm was installed without a C++ compiler")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="replaces the compiler by the program `false`")
+def test_installs_without_a_compiler(tmp_path_factory: pytest.TempPathFactory) -> None:
+    source = copy_of_the_sources(tmp_path_factory.mktemp("source"))
+    python = install(build_wheel(source, **NO_COMPILER), tmp_path_factory.mktemp("environment"))
+    found = run(python, "-c", WHY_NOT, cwd=source.parent, MINILLM_CPU="").strip()
+    assert found == "minillm was installed without a C++ compiler"
+
+
+def test_the_source_archive_can_be_built_from(tmp_path: Path) -> None:
+    source = copy_of_the_sources(tmp_path)
+    code = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+    run(sys.executable, "-c", code, cwd=source)
+    (archive,) = (source / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    kernels = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "minillm").rglob("*")
+        if path.suffix in (".cpp", ".h", ".inl")
+    }
+    assert "minillm/kernels/cpu/products.h" in kernels
+    assert {"setup.py", "pyproject.toml", *kernels} <= names
