@@ -81,7 +81,7 @@ def photograph(page: Page) -> bytes:
     bottom = page.script(
         "return document.querySelector('.minillm-chat').getBoundingClientRect().bottom"
     )
-    clip = {"x": 0, "y": 0, "width": WIDTH, "height": int(bottom) + 16, "scale": 1}
+    clip = {"x": 0, "y": 0, "width": WIDTH, "height": int(bottom) + 36, "scale": 1}
     taken = page.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "clip": clip})
     return base64.b64decode(taken["data"])
 
