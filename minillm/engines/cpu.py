@@ -16,6 +16,7 @@ from minillm.engines.cpu_model import CpuModel
 from minillm.engines.cpu_tokens import Tables, Tokens
 from minillm.kernels import cpu
 from minillm.kv_cache.base import KVCache
+from minillm.kv_cache.sliding import SlidingKVCache
 from minillm.model import Transformer
 
 # Weights in floating point are read once for each of so few tokens; with more of them PyTorch's
@@ -141,9 +142,10 @@ class CpuEngine(Engine):
         if low < 0 or high >= model.config.vocab_size:
             return False
         # Past the trained length the sliding cache turns sinks on; that is left to the modules.
+        if not model.has_sinks or not isinstance(cache, SlidingKVCache):
+            return True
         added = T if counts is None else max(counts, default=0)
-        trained = model.config.max_position_embeddings
-        return not model.has_sinks or int(cache.lengths.max()) + added <= trained
+        return int(cache.lengths.max()) + added <= model.config.max_position_embeddings
 
     def _run(
         self,
