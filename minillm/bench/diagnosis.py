@@ -19,8 +19,8 @@ KNOBS = {
         "GPU (--device cuda), there in 16 bits (--dtype bfloat16 or float16)"
     ),
     ("prefill", "weights"): (
-        "several prompts in one batch, which read the weights once, or fewer bytes per weight "
-        "(--quantize int8 or int4, where a kernel reads the codes)"
+        "several prompts in one batch, which read the weights once, or fewer bytes per weight, if "
+        "they are not few already (--quantize int8 or int4, with an engine that reads the codes)"
     ),
     ("prefill", "cache"): "fewer bytes of cache: --window N, or --kv-cache int8",
     ("prefill", "overhead"): (
@@ -32,8 +32,8 @@ KNOBS = {
         "cuda); a larger batch no longer pays"
     ),
     ("decode", "weights"): (
-        "fewer bytes per weight (--quantize int8 or int4, where a kernel reads the codes), or a "
-        "larger batch, which reads them once for all rows"
+        "a larger batch, which reads the weights once for all rows, or fewer bytes per weight, if "
+        "they are not few already (--quantize int8 or int4, with an engine that reads the codes)"
     ),
     ("decode", "cache"): (
         "fewer bytes of cache: --kv-cache int8 or int4, or --window N --sinks 4, which bounds it"

@@ -17,6 +17,11 @@ SAID: dict[Bound, str] = {
     "bandwidth": "waits for memory, {:.0%} of its ceiling at best",
     "overhead": "is far from both ceilings, at {:.0%} of the nearer one",
 }
+BEYOND = "is beyond its ceiling, {:.3g} times: {}"
+REASONS = {
+    "compute": "products of whole numbers are faster",
+    "bandwidth": "the processor's cache holds it",
+}
 STYLES: dict[Phase, tuple[str, str]] = {"prefill": ("#0072B2", "o"), "decode": ("#D55E00", "s")}
 
 
@@ -39,7 +44,8 @@ def takeaway(points: Sequence[Point]) -> str:
         bounds = [d.bound for d in found]
         usual = max(SAID, key=bounds.count)
         best = max(d.fraction for d in found if d.bound == usual)
-        parts.append(f"{phase} {SAID[usual].format(best)}")
+        said = SAID[usual] if best <= 1 else BEYOND
+        parts.append(f"{phase} {said.format(best, REASONS.get(usual))}")
     text = ";\n".join(parts)
     return text[0].upper() + text[1:]
 

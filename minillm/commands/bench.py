@@ -150,6 +150,8 @@ def _show_diagnosis(points: Sequence[Point], possible: Ceilings, dtype: str) -> 
             f"{d.least_s * 1e3:>11.1f} {d.bytes_per_s / 1e9:>8.1f} ({d.bytes_fraction:>4.0%}) "
             f"{d.flops_per_s / 1e9:>10.1f} ({d.flops_fraction:>4.0%})"
         )
+    if any(p.diagnosis.flops_fraction > 1 for p in points):
+        print("\nAbove 100 %: products of whole numbers, which are faster than those of floats.")
     for phase, question in QUESTIONS.items():
         print(f"\n{question}")
         for knob in dict.fromkeys(p.diagnosis.knob for p in points if p.phase == phase):

@@ -26,6 +26,10 @@ def test_the_title_is_the_takeaway():
         "decode waits for memory, 80% of its ceiling at best"
     )
     slow = Point("decode", "", points()[1].cost, diagnose(points()[1].cost, 1.0, MACHINE))
+    fast = Point("prefill", "", points()[0].cost, diagnose(points()[0].cost, 0.08, MACHINE))
+    assert takeaway([fast]) == (
+        "Prefill is beyond its ceiling, 2.5 times: products of whole numbers are faster"
+    )
     assert takeaway([slow]) == "Decode is far from both ceilings, at 5% of the nearer one"
 
 
