@@ -40,8 +40,12 @@ def filled(lengths, K, D, dtype, device, **options):
     cache.advance(lengths, capacity)
     cache.update(0, v, k)
     returned = cache.update(1, k, v)
-    stores = (Coded(*(x[1] for x in s.blocks), s.open[1]) for s in (cache.keys, cache.values))
-    return *stores, returned
+    return coded(cache.keys), coded(cache.values), returned
+
+
+def coded(store):
+    codes, scales, minima = store.blocks
+    return Coded(codes[1], scales[1], minima[1], store.open[1])
 
 
 def expected(q, returned, window=None, sinks=0):

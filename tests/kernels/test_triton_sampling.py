@@ -29,7 +29,8 @@ PARAMS = [
 def settings(params, device):
     real = [[p.temperature, p.top_p, p.min_p] for p in params]
     temperature, top_p, min_p = torch.tensor(real, device=device).T
-    return temperature, torch.tensor([p.top_k for p in params], device=device), top_p, min_p
+    top_k = torch.tensor([p.top_k for p in params], device=device)
+    return {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
 
 
 def distribution(logits, p):
@@ -42,7 +43,7 @@ def distribution(logits, p):
 @pytest.mark.parametrize("V", [1, 2, 7, 500, 49_152])
 def test_the_filters_keep_the_same_tokens(V, device):
     logits = random(len(PARAMS), V, seed=V, dtype=torch.float32, device=device) * 3
-    ordered, ids = filtered(logits, *settings(PARAMS, device))
+    ordered, ids = filtered(logits, **settings(PARAMS, device))
     found = torch.empty_like(logits).scatter(1, ids, ordered.softmax(-1)).cpu()
     for row, p in enumerate(PARAMS):
         expected = distribution(logits[row].cpu(), p)
@@ -53,11 +54,11 @@ def test_the_filters_keep_the_same_tokens(V, device):
 def test_equal_logits(device):
     """Of equal ones top-k keeps the first, as greedy does; and all of them are drawn by chance."""
     logits = torch.zeros(1, 6, device=device)
-    ordered, ids = filtered(logits, *settings([SamplingParams(temperature=1.0, top_k=4)], device))
+    ordered, ids = filtered(logits, **settings([SamplingParams(temperature=1.0, top_k=4)], device))
     assert ids[ordered > -math.inf].tolist() == [0, 1, 2, 3]
     greedy = settings([SamplingParams()], device)
     seed = torch.zeros(1, dtype=torch.int64, device=device)
-    assert sample(logits, *greedy, seed, seed).tolist() == [0]
+    assert sample(logits, **greedy, seeds=seed, steps=seed).tolist() == [0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -66,7 +67,7 @@ def test_greedy_rows_beside_drawn_ones(dtype, device):
     logits[:, 77] = logits[:, 40_000] = 9.0
     params = [SamplingParams(temperature=t) for t in (0.0, 5.0) * 3]
     seeds = torch.arange(6, device=device)
-    found = sample(logits, *settings(params, device), seeds, seeds)
+    found = sample(logits, **settings(params, device), seeds=seeds, steps=seeds)
     assert found.dtype == torch.int64
     assert found[::2].tolist() == [77, 77, 77]
     assert (found[1::2] != 77).any()
@@ -96,7 +97,9 @@ def test_frequencies(varied, p, device):
     logits = random(20, seed=3, dtype=torch.float32, device=device)
     fixed, counted = torch.full((draws,), 12_345, device=device), torch.arange(draws, device=device)
     seeds, steps = (counted, fixed) if varied == "seeds" else (fixed, counted)
-    found = sample(logits.expand(draws, 20), *settings([p] * draws, device), seeds, steps)
+    found = sample(
+        logits.expand(draws, 20), **settings([p] * draws, device), seeds=seeds, steps=steps
+    )
     counts = torch.bincount(found.cpu(), minlength=20).double()
     probabilities = distribution(logits.cpu(), p).double()
     assert not counts[probabilities == 0].any()
@@ -107,19 +110,21 @@ def test_frequencies(varied, p, device):
 def test_a_draw_depends_on_seed_step_and_row_alone(device):
     logits = random(3, 500, seed=0, dtype=torch.float32, device=device)
     one = settings([SamplingParams(temperature=1.0)], device)
-    many = [x.expand(3) for x in one]
+    many = {name: x.expand(3) for name, x in one.items()}
     seeds = torch.tensor([5, 2**62 + 1, -3], device=device)
     steps = torch.tensor([0, 7, 130_000], device=device)
-    together = sample(logits, *many, seeds, steps)
-    assert torch.equal(together, sample(logits, *many, seeds, steps))
+    together = sample(logits, **many, seeds=seeds, steps=steps)
+    assert torch.equal(together, sample(logits, **many, seeds=seeds, steps=steps))
     for row in range(3):
         at = slice(row, row + 1)
-        assert torch.equal(sample(logits[at], *one, seeds[at], steps[at]), together[at])
+        assert torch.equal(
+            sample(logits[at], **one, seeds=seeds[at], steps=steps[at]), together[at]
+        )
     same = logits[:1].expand(64, 500)
-    many = [x.expand(64) for x in one]
+    many = {name: x.expand(64) for name, x in one.items()}
     count, zero = torch.arange(64, device=device), torch.zeros(64, dtype=torch.int64, device=device)
     for seeds, steps in ((count, zero), (zero, count), (count * 2**32, zero)):
-        assert len(set(sample(same, *many, seeds, steps).tolist())) > 30
+        assert len(set(sample(same, **many, seeds=seeds, steps=steps).tolist())) > 30
 
 
 def test_broken_logits_are_flagged_in_their_row(device):
@@ -131,7 +136,7 @@ def test_broken_logits_are_flagged_in_their_row(device):
     for temperature in (0.0, 1.0):
         params = settings([SamplingParams(temperature=temperature)] * 5, device)
         seeds = torch.arange(5, device=device)
-        found = sample(logits, *params, seeds, seeds).tolist()
+        found = sample(logits, **params, seeds=seeds, steps=seeds).tolist()
         assert found[0] >= 0
         assert found[1:] == [-1, -1, -1, 99]
     for row in (1, 2, 3):
@@ -147,7 +152,9 @@ def test_forbidden_ids_are_never_picked(device):
     seeds = torch.arange(50, device=device)
     for temperature in (0.0, 1.0):
         params = settings([SamplingParams(temperature=temperature)] * 50, device)
-        found = set(sample(logits, *params, seeds, seeds, forbidden).tolist())
+        found = set(
+            sample(logits, **params, seeds=seeds, steps=seeds, forbidden=forbidden).tolist()
+        )
         assert not found & {0, 3}
         assert found == {1} if temperature == 0 else len(found) == 8
 
@@ -156,4 +163,4 @@ def test_shapes_that_do_not_fit_are_refused(device):
     params = settings([SamplingParams()] * 2, device)
     seeds = torch.arange(3, device=device)
     with pytest.raises(ValueError, match=r"logits have shape \(3, 4\)"):
-        sample(torch.zeros(3, 4, device=device), *params, seeds, seeds)
+        sample(torch.zeros(3, 4, device=device), **params, seeds=seeds, steps=seeds)
