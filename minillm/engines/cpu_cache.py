@@ -7,7 +7,7 @@ from torch import Tensor
 
 from minillm.config import ModelConfig
 from minillm.engines import cpu_structs as c
-from minillm.kernels.cpu.products import FLOATS
+from minillm.kernels.cpu.checks import FLOATS
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.quantized import BLOCK, BlockStore, QuantizedKVCache

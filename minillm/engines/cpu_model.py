@@ -13,7 +13,8 @@ from minillm.engines import cpu_structs as c
 from minillm.engines.base import Unsupported
 from minillm.kernels import reference
 from minillm.kernels.cpu import products
-from minillm.kernels.cpu.products import BLOCK, BLOCK_KINDS, FLOATS
+from minillm.kernels.cpu.checks import BLOCK, FLOATS
+from minillm.kernels.cpu.products import BLOCK_KINDS
 from minillm.layers.mlp import MLP
 from minillm.layers.norm import RMSNorm, Unchanged
 from minillm.model import Block, Transformer

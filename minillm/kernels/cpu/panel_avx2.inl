@@ -1,4 +1,4 @@
-// The inner product with AVX2. panel_portable.inl has the meaning, weight.cpp the order of codes.
+// The inner product with AVX2. panel_portable.inl has the meaning, pack.cpp the order of codes.
 //
 // A panel's 16 rows are two vectors of 8 lanes, 4 bytes of a row in each lane. The activations' 4
 // bytes are repeated in all lanes, so that one `maddubs` multiplies 32 pairs and adds neighbours.

@@ -1,4 +1,4 @@
-// The inner product with AVX-512 and VNNI. panel_portable.inl has the meaning, weight.cpp the order.
+// The inner product with AVX-512 and VNNI. panel_portable.inl has the meaning, pack.cpp the order.
 //
 // A panel's 16 rows are the 16 lanes of one vector, 4 bytes of a row in each. `dpbusd` multiplies
 // these, unsigned, with the activations' 4 signed bytes, the same for all lanes, and adds the four

@@ -1,4 +1,4 @@
-// The inner product with NEON and its dot product. panel_portable.inl has the meaning, weight.cpp
+// The inner product with NEON and its dot product. panel_portable.inl has the meaning, pack.cpp
 // the order of codes.
 //
 // A panel's 16 rows are four vectors of 4 lanes, 4 bytes of a row in each. `vdotq` multiplies these

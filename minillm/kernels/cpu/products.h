@@ -1,7 +1,7 @@
 // Products of a weight matrix (N, C) with the activations (M, C) of M tokens: what a decode step
 // spends its time on. This header is all that the rest of the engine needs to know of them.
 //
-// Weights are packed once (weight.cpp) and read in every step (product.inl). With coded weights,
+// Weights are packed once (pack.cpp) and read in every step (product.inl). With coded weights,
 // activations are rounded to 8 bits too, 32 columns at a time, so that the inner sum is one of
 // whole numbers, for which processors have their fastest instructions:
 //
@@ -34,7 +34,7 @@ enum class Offset : int32_t { FIXED, ZEROS, MINIMA };
 
 // A matrix of `rows` × `cols`. Codes lie in panels of 16 rows: for each group of columns a head
 // (16 scales; 16 zeros or minima, if any), then for each block of 32 columns 16·16 bytes (4 bits)
-// or 16·32 (8 bits). weight.cpp says in which order. Rows past the last are zeros.
+// or 16·32 (8 bits). pack.cpp says in which order. Rows past the last are zeros.
 struct Weight {
   Numbers numbers;
   Offset offset;
@@ -44,9 +44,12 @@ struct Weight {
   int64_t group_blocks;   // blocks that share a scale
   int64_t groups;         // of a row
   int64_t head_bytes, block_bytes, group_bytes, panel_bytes;
-  uint8_t* data;          // codes: the panels, 64-byte aligned
+  uint8_t* data;          // codes: the panels
   const void** row;       // floating point: where each row is, in memory that Python keeps alive
 
+  static constexpr int64_t ALIGNMENT = 64;  // of data: a cache line, and the widest vector
+
+  int64_t panels() const { return (rows + PANEL - 1) / PANEL; }
   bool coded() const { return numbers == Numbers::CODES4 || numbers == Numbers::CODES8; }
 };
 

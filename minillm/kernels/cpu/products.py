@@ -1,4 +1,4 @@
-"""Packed weights and their products, from Python: every argument is checked before C++ sees it."""
+"""Packed weights and their products, from Python. Every argument is checked before C++ sees it."""
 
 import ctypes
 from collections.abc import Sequence
@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 
 from minillm.kernels.cpu import library
+from minillm.kernels.cpu.checks import (
+    BLOCK,
+    FLOATS,
+    check_activations,
+    check_order,
+    check_product,
+    check_stack,
+    describe,
+)
 
-BLOCK = 32
 # Kinds of ggml blocks: their number in products.h, and the bytes of a block.
 BLOCK_KINDS = {"Q4_0": (0, 18), "Q4_1": (1, 20), "Q8_0": (2, 34)}
-# Numbers in products.h.
-FLOATS = {torch.float32: 2, torch.bfloat16: 3, torch.float16: 4}
 
 
 class Weight:
@@ -56,11 +62,11 @@ def pack_blocks(kind: str, data: Sequence[Tensor], order: Tensor | None = None) 
     if kind not in BLOCK_KINDS:
         raise ValueError(f"blocks of kind {kind!r}; known are {', '.join(BLOCK_KINDS)}")
     number, size = BLOCK_KINDS[kind]
-    width = _check_stack("blocks", data, (torch.uint8,))
+    width = check_stack("blocks", data, (torch.uint8,))
     if width % size:
         raise ValueError(f"rows of {width} bytes; blocks of kind {kind} have {size} bytes each")
     rows, C = [len(x) for x in data], width // size * BLOCK
-    _check_order(order, sum(rows))
+    check_order(order, sum(rows))
     handle = library().mm_pack_blocks(
         number, len(data), _pointers(data), _numbers(rows), _pointer(order), C
     )
@@ -83,16 +89,16 @@ def pack_groups(bits: int, parts: Sequence[Groups], order: Tensor | None = None)
     if bits not in (4, 8):
         raise ValueError(f"codes of {bits} bits; 4 or 8 are possible")
     codes, scales, zeros = ([part[i] for part in parts] for i in range(3))
-    C = _check_stack("codes", codes, (torch.uint8,)) * 8 // bits
-    G = _check_stack("scales", scales, tuple(FLOATS))
-    if _check_stack("zeros", zeros, (torch.uint8,)) != G:
+    C = check_stack("codes", codes, (torch.uint8,)) * 8 // bits
+    G = check_stack("scales", scales, tuple(FLOATS))
+    if check_stack("zeros", zeros, (torch.uint8,)) != G:
         raise ValueError(f"{zeros[0].shape[1]} zeros a row, but {G} scales")
     if C % G or C // G % BLOCK:
         raise ValueError(f"{C} columns in {G} groups; a group must be a multiple of {BLOCK}")
     rows = [len(x) for x in codes]
     if rows != [len(x) for x in scales] or rows != [len(x) for x in zeros]:
         raise ValueError("codes, scales and zeros differ in their numbers of rows")
-    _check_order(order, sum(rows))
+    check_order(order, sum(rows))
     pointers = (_pointers(codes), _pointers(scales), _pointers(zeros))
     handle = library().mm_pack_groups(
         bits, FLOATS[scales[0].dtype], len(rows), *pointers, _numbers(rows), _pointer(order), C,
@@ -103,9 +109,9 @@ def pack_groups(bits: int, parts: Sequence[Groups], order: Tensor | None = None)
 
 def point_to_floats(weights: Sequence[Tensor], order: Tensor | None = None) -> Weight:
     """Weights (N, C) in float32, bfloat16 or float16, stacked by rows without a copy."""
-    C = _check_stack("weights", weights, tuple(FLOATS))
+    C = check_stack("weights", weights, tuple(FLOATS))
     rows = [len(x) for x in weights]
-    _check_order(order, sum(rows))
+    check_order(order, sum(rows))
     handle = library().mm_pack_floats(
         FLOATS[weights[0].dtype], len(rows), _pointers(weights), _numbers(rows), _pointer(order), C
     )
@@ -125,7 +131,7 @@ class Rounded(NamedTuple):
 
 def quantize_rows(x: Tensor) -> Rounded:
     """`reference.quantize_blocks` of x (M, C), float32."""
-    M, C = _check_activations(x)
+    M, C = check_activations(x)
     rounded = _room(M, C)
     library().mm_quantize(x.data_ptr(), *_addresses(rounded), 0, M * (C // BLOCK))
     return rounded
@@ -138,8 +144,8 @@ def product(
 
     x: (M, C), float32; coded weights round it. Returns (M, N), NaN outside of those rows.
     """
-    M, C = _check_activations(x)
-    N = _check_product(weight, C, bias)
+    M, C = check_activations(x)
+    N = check_product(weight.shape, C, bias)
     first, last = rows or (0, N)
     if not 0 <= first <= last <= N:
         raise ValueError(f"rows {first} to {last} of a weight with {N} rows")
@@ -155,10 +161,10 @@ def product(
 def linear(weight: Weight, x: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias on all threads. x: (..., C), floating; returns (..., N) in its dtype."""
     if not x.is_floating_point() or x.device.type != "cpu" or not x.ndim:
-        raise ValueError(f"activations are {_describe(x)}; floating point (..., C) on a CPU fits")
+        raise ValueError(f"activations are {describe(x)}; floating point (..., C) on a CPU fits")
     flat = x.reshape(-1, x.shape[-1]).float().contiguous()
-    M, C = _check_activations(flat, multiple=BLOCK if weight.coded else 1)
-    N = _check_product(weight, C, bias)
+    M, C = check_activations(flat, multiple=BLOCK if weight.coded else 1)
+    N = check_product(weight.shape, C, bias)
     rounded, y = _room(M if weight.coded else 0, C), torch.empty(M, N)
     library().mm_linear(
         weight.handle, flat.data_ptr(), *_addresses(rounded), M, y.data_ptr(), _pointer(bias)
@@ -172,63 +178,11 @@ def dequantize_blocks(kind: str, row: Tensor) -> Tensor:
         raise ValueError(f"blocks of kind {kind!r}; known are {', '.join(BLOCK_KINDS)}")
     number, size = BLOCK_KINDS[kind]
     if row.dtype != torch.uint8 or row.ndim != 1 or len(row) % size or row.device.type != "cpu":
-        raise ValueError(f"a row of {kind} is {_describe(row)}; uint8 (n · {size},) is needed")
+        raise ValueError(f"a row of {kind} is {describe(row)}; uint8 (n · {size},) is needed")
     row = row.contiguous()
     out = torch.empty(len(row) // size * BLOCK)
     library().mm_dequantize_blocks(number, row.data_ptr(), len(out), out.data_ptr())
     return out
-
-
-# What C++ relies on ----------------------------------------------------------------------------
-
-
-def _describe(x: Tensor) -> str:
-    return f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)} on {x.device.type}"
-
-
-def _check_stack(name: str, parts: Sequence[Tensor], dtypes: tuple[torch.dtype, ...]) -> int:
-    """The width that all parts have in common, which are matrices of one dtype."""
-    if not parts:
-        raise ValueError(f"no {name}: at least one matrix is needed")
-    for x in parts:
-        if x.ndim != 2 or x.dtype not in dtypes or x.device.type != "cpu" or 0 in x.shape:
-            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            raise ValueError(f"{name} are {_describe(x)}; a matrix of {allowed} on cpu is needed")
-        if not x.is_contiguous():
-            raise ValueError(f"{name} {tuple(x.shape)} are not contiguous")
-        if x.dtype != parts[0].dtype or x.shape[1] != parts[0].shape[1]:
-            raise ValueError(f"{name} {_describe(parts[0])} and {_describe(x)} cannot be stacked")
-    return int(parts[0].shape[1])
-
-
-def _check_order(order: Tensor | None, rows: int) -> None:
-    if order is None:
-        return
-    if order.dtype != torch.int64 or order.shape != (rows,) or order.device.type != "cpu":
-        raise ValueError(f"the order is {_describe(order)}; int64 ({rows},) on cpu is needed")
-    if not order.is_contiguous() or int(order.min()) < 0 or int(order.max()) >= rows:
-        raise ValueError(f"the order must be contiguous and hold rows from 0 to {rows - 1}")
-
-
-def _check_activations(x: Tensor, multiple: int = BLOCK) -> tuple[int, int]:
-    if x.ndim != 2 or x.dtype != torch.float32 or x.device.type != "cpu" or not x.is_contiguous():
-        raise ValueError(f"activations are {_describe(x)}; contiguous float32 (M, C) is needed")
-    if not x.shape[1] or x.shape[1] % multiple:
-        raise ValueError(f"activations of {x.shape[1]} columns; a multiple of {multiple} is needed")
-    return int(x.shape[0]), int(x.shape[1])
-
-
-def _check_product(weight: Weight, C: int, bias: Tensor | None) -> int:
-    N, width = weight.shape
-    if width != C:
-        raise ValueError(f"activations of {C} columns for a weight of {width}")
-    if bias is None:
-        return N
-    if bias.dtype != torch.float32 or bias.shape != (N,) or bias.device.type != "cpu":
-        raise ValueError(f"the bias is {_describe(bias)}; float32 ({N},) on cpu is needed")
-    if not bias.is_contiguous():
-        raise ValueError(f"the bias ({N},) is not contiguous")
-    return N
 
 
 def _room(M: int, C: int) -> Rounded:
