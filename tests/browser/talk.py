@@ -89,6 +89,4 @@ class Talk:
         )
 
     def wait_for_end(self) -> None:
-        self.page.until(
-            lambda: self.text("live") == "", "the answer did not end", ANSWER_SECONDS
-        )
+        self.page.until(lambda: self.text("live") == "", "the answer did not end", ANSWER_SECONDS)
