@@ -1,7 +1,9 @@
 """The CUDA engine: Triton kernels, and CUDA graphs for the decode step."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from minillm.engines.cuda_cache import (
     bucket,
     sliding_places,
 )
+from minillm.engines.cuda_coded import CodedPlaces, coded_places
 from minillm.engines.cuda_decode import DeviceLoop
 from minillm.engines.cuda_kernels import Kernels
 from minillm.engines.cuda_step import Places, RopeTables, run_step
@@ -23,6 +26,7 @@ from minillm.engines.graphs import Recorded
 from minillm.generate import Request
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.dense import DenseKVCache
+from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.kv_cache.sliding import SlidingKVCache
 from minillm.model import Transformer
 
@@ -35,7 +39,7 @@ class CudaEngine(Engine):
 
     On a cache of `new_cache` a step of one token is recorded as a CUDA graph, once for each storage
     and each power of two of rows, and replayed from then on; rows that pad a batch write nothing.
-    Prompts, and steps on other dense and sliding caches, are launched kernel by kernel.
+    Prompts, and steps on other caches, are launched kernel by kernel.
 
     The model's projections of the same input are joined, see `cuda_weights`; a weight that is
     exchanged or moved afterwards is not noticed.
@@ -79,7 +83,7 @@ class CudaEngine(Engine):
         """As `Transformer.forward`, for one token per row, and for prompts from their beginnings.
 
         None for parts of a prompt after the first, for rings that the prompt would wrap around, and
-        for caches of codes.
+        for prompts into a cache of codes.
         """
         B, T = ids.shape
         fresh = T > 1 and self._may_begin(cache, T)
@@ -135,11 +139,11 @@ class CudaEngine(Engine):
     def _launch(self, storage: Storage, count: int, name: str) -> None:
         rows = min(bucket(count), storage.rows)
         if (name, rows) not in storage.graphs:
-            run = self._hidden_step if name == "hidden" else self._token_step
-            places = storage.places(rows)
-            storage.graphs[name, rows] = Recorded(
-                lambda: run(storage, places, rows), self._graph_memory
-            )
+            step = CudaEngine._hidden_step if name == "hidden" else CudaEngine._token_step
+            # Without a reference to its owners: their memory is to be free as soon as they are.
+            owners, places = (weakref.proxy(self), weakref.proxy(storage)), storage.places(rows)
+            run = partial(step, *owners, places, rows)
+            storage.graphs[name, rows] = Recorded(run, self._graph_memory)
         storage.graphs[name, rows]()
 
     def _hidden_step(self, storage: Storage, places: Sequence[Places], rows: int) -> None:
@@ -155,7 +159,7 @@ class CudaEngine(Engine):
         state.choose(self.weights.head(hidden, self.kernels), self.kernels)
 
     def _step(
-        self, places: Sequence[Places], ids: Tensor, positions: Tensor, longest: int
+        self, places: Sequence[Places | CodedPlaces], ids: Tensor, positions: Tensor, longest: int
     ) -> Tensor:
         """`run_step` on rows of up to `longest` tokens."""
         tables = self._rope_tables(longest)
@@ -170,9 +174,7 @@ class CudaEngine(Engine):
 
     def _may_follow(self, cache: KVCache, count: int) -> bool:
         """Whether this engine can run `count` further steps on the cache, as far as it has room."""
-        if not isinstance(cache, DenseKVCache | SlidingKVCache):
-            return False
-        if cache.keys[0].device != self.device:
+        if not isinstance(cache, DenseKVCache | SlidingKVCache | QuantizedKVCache):
             return False
         longest, storage = int(cache.lengths.max()) + count, storage_of(cache)
         if storage is not None and longest > storage.capacity:
@@ -202,8 +204,10 @@ def storage_of(cache: KVCache) -> Storage | None:
     return cache.storage if isinstance(cache, PooledDense | PooledSliding) else None
 
 
-def places_of(cache: KVCache) -> list[Places]:
-    """Keys and values of any dense or sliding cache, layer by layer."""
+def places_of(cache: KVCache) -> Sequence[Places | CodedPlaces]:
+    """Where a cache keeps its keys and values, layer by layer."""
+    if isinstance(cache, QuantizedKVCache):
+        return coded_places(cache)
     if isinstance(cache, SlidingKVCache):
         return sliding_places(cache.config, cache.keys, cache.values)
     assert isinstance(cache, DenseKVCache)

@@ -139,7 +139,7 @@ class Pool:
 
     def _free(self, count: int) -> None:
         for _ in range(count):
-            self.idle.pop(0).graphs.clear()  # a graph and its storage hold each other
+            self.idle.pop(0)
 
 
 class PooledDense(DenseKVCache):

@@ -17,6 +17,7 @@ class Kernels:
     add_rms_norm: Callable[..., tuple[Tensor, Tensor]]
     rope_and_cache: Callable[..., Tensor]
     decode_attention: Callable[..., Tensor]
+    quantized_decode_attention: Callable[..., Tensor]
     quantized_linear: Callable[..., Tensor]
     swiglu: Callable[..., Tensor]
     geglu: Callable[..., Tensor]
@@ -32,13 +33,22 @@ class Kernels:
             reason = f"the model is on the device {device}"
         if reason is not None:
             raise Unsupported(reason)
-        from minillm.kernels.triton import attention, cache, linear, mlp, norm, sampling
+        from minillm.kernels.triton import (
+            attention,
+            cache,
+            linear,
+            mlp,
+            norm,
+            quantized_attention,
+            sampling,
+        )
 
         return cls(
             norm.rms_norm,
             norm.add_rms_norm,
             cache.rope_and_cache,
             attention.decode_attention,
+            quantized_attention.quantized_decode_attention,
             linear.quantized_linear,
             mlp.swiglu,
             mlp.geglu,

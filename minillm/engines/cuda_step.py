@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig, RopeConfig
+from minillm.engines.cuda_coded import CodedPlaces
 from minillm.engines.cuda_kernels import Kernels
 from minillm.engines.cuda_weights import Layer, Norm, Weights
+from minillm.kv_cache.quantized import BLOCK
 from minillm.layers.attention import attention
 from minillm.layers.rope import rope_tables
 
@@ -60,7 +62,7 @@ def run_step(
     weights: Weights,
     kernels: Kernels,
     tables: RopeTables,
-    cache: Sequence[Places],
+    cache: Sequence[Places | CodedPlaces],
     ids: Tensor,
     positions: Tensor,
 ) -> Tensor:
@@ -108,7 +110,7 @@ def _attend(
     layer: Layer,
     kernels: Kernels,
     tables: RopeTables,
-    places: Places,
+    places: Places | CodedPlaces,
     positions: Tensor,
     h: Tensor,
 ) -> Tensor:
@@ -118,13 +120,18 @@ def _attend(
     q, k, v = torch.split(layer.qkv(h, kernels), [H * D, K * D, K * D], dim=1)
     q, k = _norm(q, layer.q_norm, kernels), _norm(k, layer.k_norm, kernels)
     q, k, v = (y.view(B, T, -1, D).transpose(1, 2) for y in (q, k, v))  # (B, heads, T, D)
-    keys, values, sinks = places.keys, places.values, layer.config.sinks
-    turned = tables.of(layer.config.rope)
-    q = kernels.rope_and_cache(q, k, v, *turned, keys, values, positions, places.ring, sinks)
-    if T == 1:
-        seen = layer.scale, layer.config.sliding_window, sinks, places.ring
-        out = kernels.decode_attention(q, keys, values, positions[:, 0] + 1, *seen)
+    turned, scores = tables.of(layer.config.rope), (layer.scale, layer.config.sliding_window)
+    sinks, held = layer.config.sinks, positions[:, 0] + 1
+    if isinstance(places, CodedPlaces):
+        q = kernels.rope_and_cache(q, k, v, *turned, *places.open, positions, BLOCK)
+        places.round()
+        out = kernels.quantized_decode_attention(q, *places.parts(), held, *scores, sinks)
     else:
-        # Padding stands behind a text, so that no token of it looks there: causal is enough.
-        out = attention(q, keys[:, :, :T], values[:, :, :T], None, layer.scale)
+        keys, values, ring = places.keys, places.values, places.ring
+        q = kernels.rope_and_cache(q, k, v, *turned, keys, values, positions, ring, sinks)
+        if T == 1:
+            out = kernels.decode_attention(q, keys, values, held, *scores, sinks, ring)
+        else:
+            # Padding stands behind a text, so that no token of it looks there: causal is enough.
+            out = attention(q, keys[:, :, :T], values[:, :, :T], None, layer.scale)
     return layer.out(out.transpose(1, 2).reshape(B * T, H * D), kernels)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from minillm.kernels.reference import quantized_linear
+from minillm.kv_cache.groups import KVGroups, dequantize_kv
 from minillm.kv_cache.sliding import held_positions, ring_place
 from minillm.layers import norm
 from minillm.layers.attention import attention_mask
@@ -20,6 +21,7 @@ __all__ = [
     "add_rms_norm",
     "decode_attention",
     "geglu",
+    "quantized_decode_attention",
     "quantized_linear",
     "rms_norm",
     "rope_and_cache",
@@ -72,6 +74,21 @@ def decode_attention(q, keys, values, lengths, scale, window=None, sinks=0, ring
     scores = q.float() @ k.mT * scale
     out = scores.masked_fill(~mask, -math.inf).softmax(-1) @ v
     return torch.where((lengths > 0)[:, None, None, None], out, 0.0).to(q.dtype)
+
+
+def quantized_decode_attention(q, keys, values, lengths, scale, window=None, sinks=0):
+    """keys, values: codes, scales, minima and the open blocks, see `BlockStore`."""
+    blocks = (lengths // 32)[:, None, None].clamp(max=keys[0].shape[2])
+    whole = []
+    for *groups, newest in (keys, values):
+        bits = 8 if groups[0].shape[-1] == q.shape[-1] else 4
+        full = dequantize_kv(KVGroups(*groups), bits).to(q.dtype)  # (B, K, N, 32, D)
+        stored = torch.cat([full, torch.zeros_like(newest)[:, :, None]], dim=2)
+        for row, block in enumerate(blocks.flatten().tolist()):
+            stored[row, :, block] = newest[row]
+        whole.append(stored.flatten(2, 3))
+    k, v = whole
+    return decode_attention(q, k, v, lengths, scale, window, sinks)
 
 
 def sample(logits, temperature, top_k, top_p, min_p, seeds, draws, forbidden):

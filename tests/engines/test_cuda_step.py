@@ -203,6 +203,39 @@ def test_caches_that_are_not_its_own(name, kind):
         close(hidden, model(ids, caches[1]))
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma", "windows and sinks"])
+@pytest.mark.parametrize("coding", ["int8", "int4"])
+@torch.no_grad()
+def test_caches_of_codes(coding, name, kind):
+    """Over steps that fill the block of one row, of the other, and of none."""
+    read_codes(MODELS[name], coding, kind, [29, 4], steps=30)
+
+
+@has_triton
+@torch.no_grad()
+def test_triton_on_a_cache_of_codes():
+    read_codes(COMPOSED["olmo"], "int4", "triton", [30, 2], steps=3)
+
+
+def read_codes(config, coding, kind, lengths, steps):
+    model = transformer(config)
+    fast = accelerated(model, kind)
+    caches: Any = [
+        new_cache(config, len(lengths), 64, device=DEVICE, kind=coding) for _ in range(2)
+    ]
+    for cache in caches:
+        prefill(model, prompts(lengths), cache)
+    for step in range(steps):
+        ids = ids_of(step, len(lengths))
+        found = fast.engine.forward(ids, caches[0])
+        assert found is not None
+        close(found, model(ids, caches[1]))
+    for store, other in ((caches[0].keys, caches[1].keys), (caches[0].values, caches[1].values)):
+        close(store.open, other.open)
+        for x, y in zip(store.blocks, other.blocks, strict=True):
+            assert float((x.float() - y.float()).abs().max()) <= 0.01 * float(y.float().abs().max())
+
+
 @torch.no_grad()
 def test_a_dense_cache_of_a_model_with_windows(kind):
     model = transformer(MODELS["windows and sinks"])
@@ -241,7 +274,7 @@ def test_what_it_leaves_to_the_modules():
     one = torch.zeros(2, 1, dtype=torch.int64, device=DEVICE)
     assert engine.forward(one, cache, counts=[1, 0]) is None
     quantized = new_cache(BASE, 2, 64, kind="int8", device=DEVICE)
-    assert engine.forward(one, quantized) is None
+    assert engine.forward(one.repeat(1, 3), quantized) is None
     assert engine.logits(torch.zeros(2, 1, 32, device=DEVICE)) is None
     assert cache.lengths.tolist() == quantized.lengths.tolist() == [0, 0]
     three = torch.zeros(2, 3, dtype=torch.int64, device=DEVICE)

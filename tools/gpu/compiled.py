@@ -108,6 +108,7 @@ KERNELS = Kernels(
     add_rms_norm=add_rms_norm,
     rope_and_cache=rope_and_cache,
     decode_attention=decode_attention,
+    quantized_decode_attention=decode_attention,  # no such cache here
     quantized_linear=quantized_linear,
     swiglu=swiglu,
     geglu=geglu,
