@@ -41,12 +41,22 @@ static inline vec float_at(const float* x, int64_t d, int64_t D) {
   else return load_some(x + d, D - d);
 }
 
+// Asks for the row that comes so many rows later, while there is still work to do until then. The
+// processor guesses too, but only within a page of memory, and a stream of rows crosses many.
+constexpr int64_t AHEAD = 48;
+static inline void ask_for(const uint8_t* row, int64_t bytes) {
+#if defined(__GNUC__)
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + AHEAD * bytes + i);
+#endif
+}
+
 // weight[h][i] += q[h] · keys[i], for N heads and KEYS keys from i on, or one; q (N, D).
 template <typename Source, int N, int COUNT>
 static inline void score_keys(Batch& batch, const float* q, int64_t D, int64_t i) {
   const int64_t row = Source::row_bytes(D);
   const uint8_t* keys = batch.keys + i * row;
   vec total[N][COUNT];
+  for (int k = 0; k < COUNT; k++) ask_for(keys + k * row, row);
   for (int h = 0; h < N; h++)
     for (int k = 0; k < COUNT; k++) total[h][k] = zero();
   for (int64_t d = 0; d < D; d += WIDTH) {
@@ -105,6 +115,7 @@ static inline void mix_values(const Batch& batch, const float (*weights)[BLOCK],
   }
   const int64_t row = Source::row_bytes(D);
   for (int64_t i = 0; i < batch.count; i++) {
+    if (d == 0) ask_for(batch.values + i * row, row);
     for (int v = 0; v < VECTORS; v++) {
       const vec value = key_at<Source>(batch.values + i * row, d + v * WIDTH, D);
       for (int h = 0; h < N; h++) total[h][v] = fma(set1(weights[h][i]), value, total[h][v]);
