@@ -4,7 +4,7 @@
 PYTHON ?=
 ARGS ?=
 N ?= 5000
-PROMPT ?= What is the capital of France?
+PROMPT ?= What is gravity?
 
 BIN := .venv/bin
 BOOT := $(or $(PYTHON),$(shell command -v python3 || command -v python),python3)
@@ -40,7 +40,7 @@ lab: setup ## open the course in JupyterLab
 	@$(BIN)/python -m jupyterlab --ServerApp.root_dir=. $(LAB_ROOT) \
 	  --LabApp.default_url=/lab/tree/notebooks/00_mental_model.ipynb $(ARGS)
 
-generate: setup ## stream an answer: make generate PROMPT="What is the capital of France?"
+generate: setup ## stream an answer: make generate PROMPT="What is gravity?"
 	@$(BIN)/minillm generate $(ARGS) -- "$$MINILLM_PROMPT"
 
 chat: setup ## talk to the model in the terminal

@@ -18,7 +18,7 @@ from minillm import __version__
 
 EXAMPLES = """examples:
   minillm pull smollm2
-  minillm generate "What is the capital of France?"
+  minillm generate "What is gravity?"
   minillm generate --raw "The capital of France is" --max-new-tokens 3
   echo "Write one sentence about the sea." | minillm generate - --temperature 0.8 --seed 1
   minillm chat --system "You answer in one sentence."
@@ -28,7 +28,7 @@ EXAMPLES = """examples:
   minillm eval smollm2 --text notes.txt --compare-dtype bfloat16
   minillm eval smollm2 --text notes.txt --compare-quantize int4
   minillm save model.gguf --out model --dtype bfloat16
-  minillm generate "What is the capital of France?" --quantize int4 --kv-cache int8
+  minillm generate "What is gravity?" --quantize int4 --kv-cache int8
   minillm quantize smollm2 --method gptq --group-size 64 --out smollm2-gptq
   minillm bench --prompt-tokens 42,300 --compare transformers
   minillm bench --cold --plot roofline.png

@@ -119,9 +119,9 @@ def test_n03_the_pins_are_installed_and_no_cuda(image: Image, record_property: C
 
 
 def test_post_build_leaves_a_model_that_answers(built: Image) -> None:
-    prompt = "What is the capital of France?"
+    prompt = "What is gravity?"
     answer = built.run("minillm", "generate", "--max-new-tokens", "12", "--", prompt)
-    assert "Paris" in answer
+    assert answer.startswith("Gravity is a")
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -137,8 +137,8 @@ def test_the_command_line_works(environment: Path, tmp_path: Path) -> None:
 
 def test_streams_from_the_real_model(environment: Path, tmp_path: Path, smollm2: Path) -> None:
     program = environment.parent / ("minillm.exe" if os.name == "nt" else "minillm")
-    answer = run(program, "generate", "What is the capital of France?", cwd=tmp_path)
-    assert "Paris" in answer
+    answer = run(program, "generate", "What is gravity?", cwd=tmp_path)
+    assert answer.startswith("Gravity is a")
 
 
 WHY_NOT = "from minillm.kernels import cpu; print(cpu.why_not())"
