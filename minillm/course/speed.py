@@ -13,24 +13,30 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from minillm.bench import Measurement, measure, minillm_engine
-from minillm.course.storage import METHODS, Method, variant, with_linears
+from minillm.course.storage import GROUP, METHODS, Method, variant, with_linears
 from minillm.engines import open_engine
 from minillm.engines.base import Accelerated, Engine, Unsupported
+from minillm.kernels import reference
 from minillm.llm import LLM
-from minillm.quantization.linear import QuantizedLinear
+from minillm.quantization.int4 import pack_nibbles, split_groups, stored_scales
+from minillm.quantization.linear import CodedLinear, QuantizedLinear
+from minillm.quantization.nf4 import nf4_levels, nf4_round
 from minillm.quantization.scheme import Scheme
 
-PROMPT, NEW_TOKENS = 42, 10
+PROMPT, NEW_TOKENS = 42, 12
 """Decode: so many tokens are written after a prompt of that length; the first does not count."""
 LONG_PROMPT = 300
 """Prefill: tokens that are read at once."""
 RUNS = 3
 
-INT4 = Scheme("int4", 4, 64, symmetric=False)
-# Other codes, but stored alike and so read alike: they need not be made for the measurement.
-ALIKE = {"gptq-64": "int4-64", "awq-64": "int4-64"}
+INT4 = Scheme("int4", 4, GROUP, symmetric=False)
+# Stored alike and so read alike, whatever the codes are: no calibration is needed for the time, and
+# the one scale of a matrix may stand in every row.
+ALIKE = {"int8-tensor": "int8-channel", "gptq-64": "int4-64", "awq-64": "int4-64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,31 @@ class Speed:
     prefill_kernel: float | None
 
 
+class NF4Linear(CodedLinear):
+    """A linear layer on NF4 codes, two in a byte, with a scale per group of 64, in plain PyTorch.
+
+    codes: (N, C/2), uint8: of `nf4_levels`. scales: (N, C/64), float16.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        levels = nf4_levels()
+        groups = split_groups(nf4_round(linear.weight.detach(), GROUP), GROUP)  # (N, G, 64)
+        scales = stored_scales(groups.abs().amax(-1))  # the largest weight has the level 1 or -1
+        codes = torch.bucketize(groups / scales[..., None].float(), (levels[:-1] + levels[1:]) / 2)
+        packed = pack_nibbles(codes.flatten(1).to(torch.uint8))
+        super().__init__(codes=packed, scales=scales, bias=linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (..., C). Returns (..., N) in x's dtype."""
+        codes = reference.unpack_nibbles(self.codes).view(*self.scales.shape, GROUP)
+        weight = nf4_levels()[codes.int()] * self.scales[..., None].float()
+        return F.linear(x, weight.flatten(1).to(x.dtype), self.bias)
+
+
 def _with_order(llm: LLM) -> LLM:
     """INT4 whose columns have an order of their own, as GPTQ's activation order makes them."""
 
-    def ordered(linear: torch.nn.Linear) -> QuantizedLinear:
+    def ordered(linear: nn.Linear) -> QuantizedLinear:
         order = torch.arange(linear.in_features)
         return QuantizedLinear.from_linear(linear, lambda w: INT4.round(w)._replace(order=order))
 
@@ -60,10 +87,11 @@ def _with_order(llm: LLM) -> LLM:
 
 
 FORMS: Mapping[str, Method] = {name: m for name, m in METHODS.items() if name not in ALIKE} | {
+    "nf4-64": Method(METHODS["nf4-64"].title, partial(with_linears, change=NF4Linear)),
     "gptq-64-order": Method(METHODS["gptq-64-order"].title, _with_order),
     "float16": Method("float16", partial(variant, dtype=torch.float16)),
 }
-"""What is timed, by name: each way to store weights once, and one that is in no table."""
+"""What is timed, by name: each way to store weights once, and one that is not in the table."""
 
 
 def with_kernel(llm: LLM) -> tuple[LLM, Engine]:

@@ -32,7 +32,7 @@ CONFIG = ModelConfig(
 )
 SHORT = {"prompt": 4, "new_tokens": 3, "long_prompt": 12, "runs": 1}
 NAMES = [name for name in FORMS if name != "gguf"]  # a model made in memory has no such file
-NONE = {"int8-tensor", "int8-activations", "int8-outliers", "nf4-64", "gptq-64-order"}
+NONE = {"int8-activations", "int8-outliers", "nf4-64", "gptq-64-order"}
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,14 @@ def test_stand_ins_are_stored_as_the_methods_they_stand_for(small):
     assert torch.equal(ordered.logits([1, 2, 3]), plain.logits([1, 2, 3]))
 
 
+def test_stored_nf4_computes_with_the_nearest_levels(small):
+    stored_codes, simulated = (forms["nf4-64"].make(small) for forms in (FORMS, METHODS))
+    torch.testing.assert_close(stored_codes.logits([1, 2, 3]), simulated.logits([1, 2, 3]))
+    for name in quantizable(small.model):
+        pair = (each.model.get_submodule(name).nbytes for each in (stored_codes, simulated))
+        assert len(set(pair)) == 1
+
+
 def test_an_unknown_method_is_refused(small):
     with pytest.raises(ValueError, match="unknown: gptq-64, int5; there are float32, bfloat16"):
         speeds(small, ["int5", "gptq-64", "float32"])
@@ -147,3 +155,25 @@ def test_what_is_stored_is_complete(timed):
     assert list(timed) == list(FORMS)
     assert {name for name, row in timed.items() if row["decode_kernel"] is None} == NONE
     assert "2 threads" in origin("07.speed")
+
+
+def test_what_the_notebook_says_of_speed(timed):
+    """Of the machine that the stored figures come from."""
+
+    def gain(one: str, other: str, field: str) -> float:
+        return timed[one][field] / timed[other][field]
+
+    # Claim 25: INT8 nearly halves the time of decode, with a kernel; without one it takes longer.
+    for half in ("bfloat16", "float16"):
+        assert 1.6 < gain("int8-embedding", half, "decode_kernel") < 2.1
+        assert gain("int8-channel", half, "decode") < 0.5
+    assert 1.2 < gain("int8-channel", "bfloat16", "decode_kernel") < 1.6
+    prefill = timed["int8-embedding"]["prefill_kernel"] / timed["bfloat16"]["prefill"]
+    assert 1.4 < prefill < 2
+    # Claim 40: 16 bits, for decode with a kernel; for prefill where there are instructions.
+    assert 1.6 < gain("bfloat16", "float32", "decode_kernel") < 2.1
+    assert gain("bfloat16", "float32", "prefill") > 1.3
+    assert gain("float16", "float32", "prefill") < 0.5
+    # Weights are most of what a step reads, and a cache of so few tokens is little.
+    for name in ("kv-int8", "kv-int4", "kv-int4-token"):
+        assert 0.9 < gain(name, "float32", "decode_kernel") < 1.1

@@ -80,7 +80,7 @@ def _speed(llm: LLM) -> Any:
 
 
 def _speed_sample(llm: LLM, stored: Any) -> Iterator[tuple[str, float, float]]:
-    rows = speeds(llm, SPEED_SAMPLE, prompt=8, new_tokens=8, long_prompt=16, runs=1)
+    rows = speeds(llm, SPEED_SAMPLE, prompt=8, new_tokens=4, long_prompt=16, runs=1)
     before = _facts({row["name"]: row for row in stored["rows"]})
     for what, now in _facts({row.name: asdict(row) for row in rows}).items():
         yield what, before[what], now
@@ -88,8 +88,8 @@ def _speed_sample(llm: LLM, stored: Any) -> Iterator[tuple[str, float, float]]:
 
 def _facts(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, bool]:
     """Times differ between machines; what has a kernel does not, nor whether that is faster."""
-    codes, simulated = (rows[name] for name in SPEED_SAMPLE)
-    facts = {"NF4 has a kernel": simulated["decode_kernel"] is not None}
+    codes, uneven = (rows[name] for name in SPEED_SAMPLE)
+    facts = {"NF4 has a kernel": uneven["decode_kernel"] is not None}
     if not why_not():  # else this machine has no kernels at all
         facts["INT4 has one"] = has_one = codes["decode_kernel"] is not None
         facts["INT4 is faster with it"] = has_one and codes["decode_kernel"] > codes["decode"]
