@@ -15,6 +15,7 @@ from minillm.course import triton_stand_in as stand_in
 from minillm.course.checks.kit import Value
 from minillm.course.checks.nb08 import EXERCISES
 from minillm.course.figures import nb08 as figures
+from minillm.course.ledger import ledger
 from minillm.course.measurements import nb08 as measurements
 from minillm.course.step_profile import PARTS, hollow, step_parts
 from minillm.course.tape import record
@@ -273,3 +274,16 @@ def test_the_operators_are_as_many_as_the_notebook_says():
     count, work = (int(n.replace(",", "")) for n in re.findall(r"[\d,]{4,}", step)[:2])
     assert count == 2461
     assert round(work, -1) == 1270
+
+
+def test_what_the_ledger_says_of_bytes():
+    found = json.loads((ROOT / "data/precomputed/08.steps.json").read_text("utf-8"))["values"]
+    rows = {(row["name"], row["engine"]): row for row in found["rows"]}
+    before, after = rows["bfloat16", "C++ step"], rows["INT8", "C++ step"]
+    [claim] = [row for row in ledger().rows if row.claim == 25]
+    said = f"{before['megabytes']:.0f} MB per token become {after['megabytes']:.0f} "
+    assert said in claim.outcome
+    # "The time falls as much": within a fifth of what the bytes do.
+    bytes_fell, time_fell = (before[key] / after[key] for key in ("megabytes", "ms"))
+    assert time_fell == pytest.approx(bytes_fell, rel=0.2)
+    assert rows["INT8", "PyTorch"]["ms"] > rows["float32", "PyTorch"]["ms"]

@@ -47,7 +47,8 @@ def step_parts(steps: Mapping[str, Mapping[str, float]]) -> None:
     names = list(steps)
     largest = max(steps[names[0]], key=lambda part: steps[names[0]][part])
     share = steps[names[0]][largest] / totals[names[0]]
-    ax.set_title(f"{names[0]}: {largest}, {share:.0%}")
+    others = [f"{name}: {totals[name] / totals[names[0]]:.0%} of its time" for name in names[1:]]
+    ax.set_title("; ".join([f"{names[0]}: {largest}, {share:.0%}", *others]))
     fig.legend(loc="outside lower center", ncols=4)
     told = [
         f"{name} {totals[name]:.1f}: "
@@ -105,7 +106,7 @@ def speeds(rows: Sequence[Mapping[str, float | str]], bandwidth: float) -> None:
     fig, ax = plt.subplots(figsize=(7.2, 4.2))
     engines = list(dict.fromkeys(str(row["engine"]) for row in rows))
     sizes = [float(row["megabytes"]) for row in rows]
-    line = np.array([0, 1.15 * max(sizes)])
+    line = np.array([0, 1.2 * max(sizes)])
     ax.plot(line, line * 1e9 / bandwidth, color=plots.INK, linestyle="--", label="reading alone")
     slowest = next(float(row["ms"]) for row in rows)
     for i, engine in enumerate(engines):
@@ -114,7 +115,7 @@ def speeds(rows: Sequence[Mapping[str, float | str]], bandwidth: float) -> None:
             key=lambda row: row["megabytes"],
         )
         x, y = ([float(row[key]) for row in mine] for key in ("megabytes", "ms"))
-        style = {"color": plots.COLOURS[i], "markersize": 8, "linestyle": ""}
+        style = {"color": plots.COLOURS[i], "markersize": 8, "linestyle": "", "zorder": 5}
         ax.plot(x, y, plots.MARKERS[i], label=engine, **style)
         for number, (row, a, b) in enumerate(zip(mine, x, y, strict=True)):
             low, first = number % 2 == 1, number == 0 and len(mine) > 2
