@@ -31,9 +31,20 @@ template <int BITS>
 static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* block,
                          PanelBlock* out);
 
-// out (TOKENS, 16) = Σ over `size` blocks of what the header's formula says.
-template <int BITS>
+// The first T tokens of a tile: out (T, 16) = Σ over `size` blocks of products.h's formula.
+template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out);
+
+// The first `count` tokens of a tile, rounded up to thirds of a tile.
+template <int BITS, int T = TOKENS>
+static void part_product(int64_t count, const TileBlock* x, const PanelBlock* w, int64_t size,
+                         float* out) {
+  constexpr int THIRD = (TOKENS + 2) / 3;
+  if constexpr (T > THIRD) {
+    if (count <= T - THIRD) return part_product<BITS, T - THIRD>(count, x, w, size, out);
+  }
+  tile_product<BITS, T>(x, w, size, out);
+}
 
 // Tokens m on, of which there are `count`, for `size` blocks from `first` on. Missing ones are 0.
 static void pack_tile(const Activations& x, int64_t row_blocks, int64_t m, int64_t count,
@@ -92,8 +103,8 @@ static void many_product(const Weight& w, const Activations& x, int64_t M, int64
       for (int64_t row = first / PANEL * PANEL; row < last; row += PANEL) {
         unpack_panel<BITS>(w, w.data + row / PANEL * w.panel_bytes, begin, size, unpacked);
         for (int64_t t = 0; t < tokens; t += TOKENS) {
-          tile_product<BITS>(tiles[t / TOKENS], unpacked, size, out);
           const int64_t T = tokens - t < TOKENS ? tokens - t : TOKENS;
+          part_product<BITS>(T, tiles[t / TOKENS], unpacked, size, out);
           add_panel(out, row, T, first, last, y + (m + t) * ldy, ldy, bias, run > 0);
         }
       }

@@ -25,17 +25,17 @@ static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* bl
   }
 }
 
-// Σ code · xcode of a block for 8 rows and all tokens of a tile.
-template <int BITS>
+// Σ code · xcode of a block for 8 rows and the first T tokens of a tile.
+template <int BITS, int T>
 static inline void tile_sums(const TileBlock* x, const uint8_t* codes, __m256i* sums) {
   const __m256i ones = _mm256_set1_epi16(1);
   MINILLM_UNROLL
-  for (int t = 0; t < TOKENS; t++) sums[t] = _mm256_setzero_si256();
+  for (int t = 0; t < T; t++) sums[t] = _mm256_setzero_si256();
   MINILLM_UNROLL
   for (int q = 0; q < 8; q++) {
     const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + 64 * q));
     MINILLM_UNROLL
-    for (int t = 0; t < TOKENS; t++) {
+    for (int t = 0; t < T; t++) {
       const __m256i v = repeat4(x->codes[q][t]);
       if (BITS == 4) {
         sums[t] = _mm256_add_epi16(sums[t], _mm256_maddubs_epi16(w, v));
@@ -47,28 +47,28 @@ static inline void tile_sums(const TileBlock* x, const uint8_t* codes, __m256i* 
   }
   if (BITS == 8) return;
   MINILLM_UNROLL
-  for (int t = 0; t < TOKENS; t++) sums[t] = _mm256_madd_epi16(sums[t], ones);
+  for (int t = 0; t < T; t++) sums[t] = _mm256_madd_epi16(sums[t], ones);
 }
 
-// out (TOKENS, 16) = Σ over `size` blocks.
-template <int BITS>
+// out (T, 16) = Σ over `size` blocks.
+template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
   MINILLM_UNROLL
   for (int h = 0; h < 2; h++) {
-    vec result[TOKENS];
+    vec result[T];
     MINILLM_UNROLL
-    for (int t = 0; t < TOKENS; t++) result[t] = zero();
+    for (int t = 0; t < T; t++) result[t] = zero();
     for (int64_t b = 0; b < size; b++) {
-      __m256i sums[TOKENS];
-      tile_sums<BITS>(x + b, w[b].codes[0][8 * h], sums);
+      __m256i sums[T];
+      tile_sums<BITS, T>(x + b, w[b].codes[0][8 * h], sums);
       const vec scale = load(w[b].scale + 8 * h), minimum = load(w[b].minimum + 8 * h);
       MINILLM_UNROLL
-      for (int t = 0; t < TOKENS; t++) {
+      for (int t = 0; t < T; t++) {
         const vec product = fma(minimum, set1(x[b].total[t]), result[t]);
         result[t] = fma(mul(scale, set1(x[b].scale[t])), _mm256_cvtepi32_ps(sums[t]), product);
       }
     }
     MINILLM_UNROLL
-    for (int t = 0; t < TOKENS; t++) store(out + t * PANEL + 8 * h, result[t]);
+    for (int t = 0; t < T; t++) store(out + t * PANEL + 8 * h, result[t]);
   }
 }

@@ -22,31 +22,31 @@ static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* bl
   }
 }
 
-// out (TOKENS, 16) = Σ over `size` blocks.
-template <int BITS>
+// out (T, 16) = Σ over `size` blocks.
+template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
-  vec result[TOKENS];
+  vec result[T];
   MINILLM_UNROLL
-  for (int t = 0; t < TOKENS; t++) result[t] = zero();
+  for (int t = 0; t < T; t++) result[t] = zero();
   for (; size > 0; size--, x++, w++) {
-    __m512i sums[TOKENS];
+    __m512i sums[T];
     MINILLM_UNROLL
-    for (int t = 0; t < TOKENS; t++) sums[t] = _mm512_setzero_si512();
+    for (int t = 0; t < T; t++) sums[t] = _mm512_setzero_si512();
     MINILLM_UNROLL
     for (int q = 0; q < 8; q++) {
       const __m512i codes = _mm512_load_si512(w->codes[q]);
       MINILLM_UNROLL
-      for (int t = 0; t < TOKENS; t++) {
+      for (int t = 0; t < T; t++) {
         sums[t] = _mm512_dpbusd_epi32(sums[t], codes, repeat4(x->codes[q][t]));
       }
     }
     const vec scale = load(w->scale), minimum = load(w->minimum);
     MINILLM_UNROLL
-    for (int t = 0; t < TOKENS; t++) {
+    for (int t = 0; t < T; t++) {
       const vec product = fma(minimum, set1(x->total[t]), result[t]);
       result[t] = fma(mul(scale, set1(x->scale[t])), _mm512_cvtepi32_ps(sums[t]), product);
     }
   }
   MINILLM_UNROLL
-  for (int t = 0; t < TOKENS; t++) store(out + t * PANEL, result[t]);
+  for (int t = 0; t < T; t++) store(out + t * PANEL, result[t]);
 }

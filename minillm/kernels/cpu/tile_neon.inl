@@ -16,15 +16,15 @@ static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* bl
   }
 }
 
-template <int BITS>
+template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
-  vec result[TOKENS][4];
-  for (int t = 0; t < TOKENS; t++) {
+  vec result[T][4];
+  for (int t = 0; t < T; t++) {
     for (int v = 0; v < 4; v++) result[t][v] = zero();
   }
   for (; size > 0; size--, x++, w++) {
-    int32x4_t sums[TOKENS][4];
-    for (int t = 0; t < TOKENS; t++) {
+    int32x4_t sums[T][4];
+    for (int t = 0; t < T; t++) {
       for (int v = 0; v < 4; v++) sums[t][v] = vdupq_n_s32(0);
     }
     MINILLM_UNROLL
@@ -33,7 +33,7 @@ static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, 
       for (int v = 0; v < 4; v++) {
         const int8x16_t codes = vreinterpretq_s8_u8(vld1q_u8(w->codes[q][4 * v]));
         MINILLM_UNROLL
-        for (int t = 0; t < TOKENS; t++) {
+        for (int t = 0; t < T; t++) {
           sums[t][v] = vdotq_s32(sums[t][v], codes, repeat4(x->codes[q][t]));
         }
       }
@@ -42,13 +42,13 @@ static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, 
     for (int v = 0; v < 4; v++) {
       const vec scale = load(w->scale + 4 * v), minimum = load(w->minimum + 4 * v);
       MINILLM_UNROLL
-      for (int t = 0; t < TOKENS; t++) {
+      for (int t = 0; t < T; t++) {
         const vec product = fma(minimum, set1(x->total[t]), result[t][v]);
         result[t][v] = fma(mul(scale, set1(x->scale[t])), vcvtq_f32_s32(sums[t][v]), product);
       }
     }
   }
-  for (int t = 0; t < TOKENS; t++) {
+  for (int t = 0; t < T; t++) {
     for (int v = 0; v < 4; v++) store(out + t * PANEL + 4 * v, result[t][v]);
   }
 }

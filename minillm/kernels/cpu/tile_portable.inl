@@ -15,12 +15,12 @@ static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* bl
   }
 }
 
-// out (TOKENS, 16) = Σ over `size` blocks.
-template <int BITS>
+// out (T, 16) = Σ over `size` blocks.
+template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
-  for (int i = 0; i < TOKENS * PANEL; i++) out[i] = 0.0f;
+  for (int i = 0; i < T * PANEL; i++) out[i] = 0.0f;
   for (; size > 0; size--, x++, w++) {
-    for (int t = 0; t < TOKENS; t++) {
+    for (int t = 0; t < T; t++) {
       int16_t narrow[4 * PANEL] = {};
       int32_t wide[4 * PANEL] = {};
       for (int q = 0; q < 8; q++) {
