@@ -59,7 +59,8 @@ def main() -> int:
     about = facts(device, options.smoke)
     print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
     most = ceilings(device, DTYPE)
-    print(f"ceilings: {most.bytes_per_s / 1e9:,.0f} GB/s, {most.flops_per_s / 1e12:,.1f} TFLOP/s")
+    if not options.smoke:
+        print(f"ceilings: {bounds(most)}", flush=True)
     known = shapes.TINY if options.smoke else shapes.SHAPES
     names = options.shapes or list(known)
     figures: list[Figure] = []
@@ -152,7 +153,7 @@ class Bench:
         for rows in work.rows:
             self.free()
             prompts = random_prompts(config.vocab_size, rows, work.prompt)
-            seconds = runner.seconds_per_step(prompts, work.tokens, work.runs)
+            seconds = runner.seconds_per_step(prompts, work.tokens, work.runs, work.warm)
             # Half-way through the answer: as many tokens in the cache as on average.
             context = work.prompt + work.tokens // 2
             read = weight_bytes + step_cost(config, rows, 1, context, dtype=DTYPE).cache_bytes
@@ -163,7 +164,7 @@ class Bench:
         self.free()
         tokens = self.work.prefill
         [prompt] = random_prompts(self.config.vocab_size, 1, tokens)
-        seconds = median_seconds(lambda: runner.prefill(prompt), self.device, self.work.runs)
+        seconds = median_seconds(lambda: runner.prefill(prompt), self.device, self.work)
         flops = step_cost(self.config, 1, tokens).flops
         return Figure(self.name, weights, "prefill", 1, runner.name, seconds, flops, tokens)
 
@@ -174,16 +175,16 @@ class Bench:
             torch.cuda.empty_cache()
 
 
-def median_seconds(work: Callable[[], object], device: torch.device, runs: int) -> float:
+def median_seconds(call: Callable[[], object], device: torch.device, work: Work) -> float:
     """The median time of a call, until the device is done with it; after two that warm up."""
-    times = []
-    for _ in range(2 + runs):
+    times, before = [], 2 if work.warm else 0
+    for _ in range(before + work.runs):
         begin = time.perf_counter()
-        work()
+        call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - begin)
-    return median(times[2:])
+    return median(times[before:])
 
 
 def line(figure: Figure, most: Ceilings, smoke: bool) -> str:
@@ -195,16 +196,20 @@ def line(figure: Figure, most: Ceilings, smoke: bool) -> str:
     return f"{what}: {figure.tokens_per_s:,.1f} tokens/s ({figure.seconds * 1e3:.3f} ms, {share})"
 
 
+def bounds(most: Ceilings) -> str:
+    """Both ceilings."""
+    return f"{most.bytes_per_s / 1e9:,.0f} GB/s read, {most.flops_per_s / 1e12:,.1f} TFLOP/s"
+
+
 def markdown(
     about: Mapping[str, Any], most: Ceilings, figures: Sequence[Figure], smoke: bool
 ) -> str:
     """The report: machine and date, ceilings, table, targets."""
     if smoke:
         return f"Smoke run: {len(figures)} measurements ran. No figure here is a speed."
-    bounds = f"{most.bytes_per_s / 1e9:,.0f} GB/s read, {most.flops_per_s / 1e12:,.1f} TFLOP/s"
     parts = [
         ", ".join(f"{name} {value}" for name, value in about.items()),
-        f"Measured ceilings: {bounds} (bfloat16).",
+        f"Measured ceilings: {bounds(most)} (bfloat16).",
         table(figures, most, Engine.name),
         "\n".join(f"- {text}" for text in verdicts(figures, most, Engine.name)),
     ]

@@ -88,7 +88,7 @@ class CudaEngine(Engine):
         B, T = ids.shape
         fresh = T > 1 and self._may_begin(cache, T)
         next_ = T == 1 and (counts is None or list(counts) == [1] * B)
-        if not (fresh or next_) or not self._may_follow(cache, T):
+        if not (fresh or next_) or not self._may_reach(cache, int(cache.lengths.max()) + T):
             return None
         if not self._same_rotation(cache, lengths, T):
             return None
@@ -123,12 +123,13 @@ class CudaEngine(Engine):
         """
         if any(r.params.repetition_penalty != 1 or r.finish_reason for r in requests):
             return None
-        most = max(r.params.max_new_tokens - len(r.token_ids) for r in requests) - 1
-        if storage_of(cache) is None or not self._may_follow(cache, most):
+        left = [r.params.max_new_tokens - len(r.token_ids) - 1 for r in requests]
+        longest = int((cache.lengths + torch.tensor(left)).max())
+        if storage_of(cache) is None or not self._may_reach(cache, longest):
             return None
         assert isinstance(cache, PooledDense | PooledSliding)
-        full = not (isinstance(cache, PooledSliding) and cache.endless)
-        if full and int(cache.lengths.max()) + most > cache.capacity:
+        endless = isinstance(cache, PooledSliding) and cache.endless
+        if longest > cache.capacity and not endless:
             return None
         return iter(DeviceLoop(self, cache, logits, requests))
 
@@ -172,11 +173,11 @@ class CudaEngine(Engine):
             self._tables[length] = RopeTables(ropes, self.config.head_dim, length, self.device)
         return self._tables[length]
 
-    def _may_follow(self, cache: KVCache, count: int) -> bool:
-        """Whether this engine can run `count` further steps on the cache, as far as it has room."""
+    def _may_reach(self, cache: KVCache, longest: int) -> bool:
+        """Whether this engine runs rows of up to `longest` tokens, as far as the cache has room."""
         if not isinstance(cache, DenseKVCache | SlidingKVCache | QuantizedKVCache):
             return False
-        longest, storage = int(cache.lengths.max()) + count, storage_of(cache)
+        storage = storage_of(cache)
         if storage is not None and longest > storage.capacity:
             return False  # an endless ring: there are no rotations for such positions
         # Beyond, a sliding cache turns its sinks for every step.

@@ -264,6 +264,16 @@ def test_what_is_left_to_the_host():
     assert run(ENGINE.new_cache(2, 10)) is not None
 
 
+def test_room_is_counted_row_by_row():
+    """The longest prompt need not have the longest answer."""
+    texts = prompts([3, 6])
+    cache = ENGINE.new_cache(2, 11)
+    logits = prefill(MODEL, texts, cache)
+    steps = ENGINE.decode(cache, logits, requests_of(texts, [9, 3]))
+    assert steps is not None
+    assert len(list(steps)) == 12
+
+
 def test_two_texts_at_once():
     """Two loops that take turns, as two streams of one model do."""
     alone = [same_run(prompts([n]), [9])[2][0].token_ids for n in (3, 6)]

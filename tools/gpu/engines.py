@@ -28,14 +28,20 @@ class Runner:
         """Yields when the first token of every text is known to the CPU, and so on."""
         raise NotImplementedError
 
-    def seconds_per_step(self, prompts: list[list[int]], tokens: int, runs: int) -> float:
-        """The median time from one token to the next over a run; of `runs` runs the median."""
-        times = []
-        for run in range(self.warm_up + runs):
-            stamps = [time.perf_counter() for _ in self.steps(prompts, tokens)]
-            if run >= self.warm_up:
-                times.append(median(b - a for a, b in pairwise(stamps)))
-        return median(times)
+    def seconds_per_step(
+        self, prompts: list[list[int]], tokens: int, runs: int, warm: bool = True
+    ) -> float:
+        """The median time from one token to the next over a run; of `runs` runs the median.
+
+        warm: whether runs that do not count come first: they compile, tune and record.
+        """
+        before = self.warm_up if warm else 0
+        stamps = [self.stamps(prompts, tokens) for _ in range(before + runs)]
+        return median(median(b - a for a, b in pairwise(x)) for x in stamps[before:])
+
+    def stamps(self, prompts: list[list[int]], tokens: int) -> list[float]:
+        """When each step of a run was done, in seconds."""
+        return [time.perf_counter() for _ in self.steps(prompts, tokens)]
 
 
 class Modules(Runner):
@@ -159,23 +165,19 @@ class Peer(Runner):
         self.device = device
 
     @torch.inference_mode()
-    def seconds_per_step(self, prompts: list[list[int]], tokens: int, runs: int) -> float:
-        """As of every runner; the times are those at which the streamer is called."""
-        ids, times = torch.tensor(prompts, device=self.device), []
-        for run in range(self.warm_up + runs):
-            stamps = Stamps()
-            self.model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=tokens,
-                min_new_tokens=tokens,
-                do_sample=False,
-                cache_implementation="static",
-                streamer=stamps,
-            )
-            if run >= self.warm_up:  # the first call hands over the prompt
-                times.append(median(b - a for a, b in pairwise(stamps.times[1:])))
-        return median(times)
+    def stamps(self, prompts: list[list[int]], tokens: int) -> list[float]:
+        """When the streamer was called with each token; the first call hands over the prompt."""
+        ids, found = torch.tensor(prompts, device=self.device), Stamps()
+        self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=False,
+            cache_implementation="static",
+            streamer=found,
+        )
+        return found.times[1:]
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int]) -> Tensor:

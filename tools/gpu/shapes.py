@@ -53,16 +53,18 @@ TINY = {"tiny": llama((64, 128, 128, 1, 2, 1), 64, False, RopeConfig())}
 @dataclass(frozen=True, slots=True)
 class Work:
     """How much is measured. rows: batches that are decoded; prompt, tokens: of each text.
-    prefill: tokens of the prompt whose reading is timed. runs: how often each."""
+    prefill: tokens of the prompt whose reading is timed. runs: how often each. warm: whether runs
+    that do not count come first."""
 
     rows: tuple[int, ...] = (1, 8)
     prompt: int = 128
     tokens: int = 128
     prefill: int = 4_096
     runs: int = 5
+    warm: bool = True
 
 
-SMOKE = Work(rows=(1, 2), prompt=3, tokens=3, prefill=8, runs=1)
+SMOKE = Work(rows=(1, 2), prompt=2, tokens=2, prefill=4, runs=1, warm=False)
 
 
 def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
