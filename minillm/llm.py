@@ -93,7 +93,8 @@ class LLM:
         kv_cache: "int8" or "int4" keeps keys and values in so many bits, see `QuantizedKVCache`;
         "float16" or "bfloat16" in that dtype.
         backend: "torch" runs module by module; "auto" takes the fastest engine for the device, and
-        on a CPU, unless dtype or quantize is given, the blocks of a GGUF file; see `accelerate`.
+        on a CPU, unless dtype or quantize is given, the blocks of a GGUF file, with a cache in
+        float16 unless kv_cache is given; see `accelerate`.
         window, sinks, global_every: let layers see the last `window` and first `sinks` tokens only,
         see `ModelConfig.with_window`. Without global layers the length of a text is unlimited.
         Raises FileNotFoundError where the model is not on this machine (nothing is downloaded),
@@ -115,7 +116,7 @@ class LLM:
                     f"{config.vocab_size}"
                 )
             new_cache(config, 1, 1, kind=kv_cache)  # refuses what does not fit before weights load
-            quantize = fastest_form(backend, source, where, dtype, quantize)
+            quantize, kv_cache = fastest_form(backend, source, where, dtype, quantize, kv_cache)
             eos = _eos_token_ids(source, config.vocab_size)
             with load_progress(config.num_parameters() * kind.itemsize) as loaded:
                 model = load_transformer(

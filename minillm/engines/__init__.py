@@ -52,19 +52,21 @@ def fastest_form(
     device: torch.device,
     dtype: str | torch.dtype,
     quantize: str | Scheme | None,
-) -> str | Scheme | None:
-    """How to load weights for this backend: `quantize` as it was given, or "gguf".
+    kv_cache: str | None,
+) -> tuple[str | Scheme | None, str | None]:
+    """How to store weights and cache for this backend: `quantize` and `kv_cache`, or less.
 
-    The latter for the C++ engine where neither it nor dtype was given and a GGUF file is there: its
-    blocks of 4 or 8 bits are the fewest bytes to read.
+    For the C++ engine, where neither quantize nor dtype was given and a GGUF file is there, it is
+    the blocks of that, the fewest bytes to read, and float16 for a cache that was left open too.
     """
     free = quantize is None and dtype == "auto" and device.type == "cpu"
     if not free or backend not in ("auto", "cpu") or source.gguf is None:
-        return quantize
+        return quantize, kv_cache
     from minillm.kernels import cpu
 
-    runs = not cpu.why_not() and any(x.kind in BLOCK_BYTES for x in source.block_weights.values())
-    return "gguf" if runs else quantize
+    if cpu.why_not() or all(x.kind not in BLOCK_BYTES for x in source.block_weights.values()):
+        return quantize, kv_cache
+    return "gguf", kv_cache or "float16"
 
 
 def open_engine(name: str, model: Transformer) -> Engine:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from threading import Lock
 
 from torch import Tensor
 
@@ -72,6 +73,7 @@ class Accelerated(Transformer):
     def __init__(self, model: Transformer, engine: Engine) -> None:
         self.__dict__.update(model.__dict__)  # nothing is built or copied: the modules are shared
         self.engine, self._engine_ops = engine, model.ops
+        self._one_at_a_time = Lock()  # an engine's buffers serve one step
 
     def forward(
         self,
@@ -83,12 +85,16 @@ class Accelerated(Transformer):
         """As of `Transformer`, by the engine where it can."""
         hidden = None
         if self.in_charge:
-            hidden = self.engine.forward(ids, cache, counts, lengths)
+            with self._one_at_a_time:
+                hidden = self.engine.forward(ids, cache, counts, lengths)
         return super().forward(ids, cache, counts, lengths) if hidden is None else hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As of `Transformer`, by the engine where it can."""
-        scores = self.engine.logits(hidden) if self.in_charge else None
+        scores = None
+        if self.in_charge:
+            with self._one_at_a_time:
+                scores = self.engine.logits(hidden)
         return super().logits(hidden) if scores is None else scores
 
     @property

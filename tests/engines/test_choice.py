@@ -9,7 +9,7 @@ import torch
 from minillm import LLM, SamplingParams
 from minillm import engines as engines_module
 from minillm.cli import main
-from minillm.engines import Accelerated, accelerate, cache_for, decode, fastest_form
+from minillm.engines import Accelerated, accelerate, decode, fastest_form
 from minillm.engines.base import Engine, Unsupported
 from minillm.generate import prefill
 from minillm.kernels import cpu
@@ -109,15 +109,18 @@ def test_without_an_engine_auto_says_so_once(tiny, monkeypatch):
 
 @needs_library
 def test_auto_takes_the_blocks_where_nothing_else_is_asked_for(tmp_path):
-    source, device = open_source(resolve("smollm2")), torch.device("cpu")
-    assert fastest_form("auto", source, device, "auto", None) == "gguf"
-    assert fastest_form("cpu", source, device, "auto", None) == "gguf"
-    assert fastest_form("torch", source, device, "auto", None) is None
-    assert fastest_form("auto", source, device, "float32", None) is None
-    assert fastest_form("auto", source, device, "auto", "int8") == "int8"
-    assert fastest_form("auto", source, torch.device("meta"), "auto", None) is None
+    source, cpu_device = open_source(resolve("smollm2")), torch.device("cpu")
+
+    def form(backend, dtype="auto", quantize=None, kv_cache=None, of=source, device=cpu_device):
+        return fastest_form(backend, of, device, dtype, quantize, kv_cache)
+
+    assert form("auto") == form("cpu") == ("gguf", "float16")
+    assert form("auto", kv_cache="int8") == ("gguf", "int8")
+    assert form("torch") == form("cuda") == form("auto", "float32") == (None, None)
+    assert form("auto", quantize="int8") == ("int8", None)
+    assert form("auto", device=torch.device("meta")) == (None, None)
     plain = open_source(gguf_of("llama", tmp_path, "F16"))
-    assert fastest_form("auto", plain, device, "auto", None) is None
+    assert form("auto", of=plain) == (None, None)
 
 
 @needs_library
@@ -129,7 +132,9 @@ def test_smollm2_fast_through_the_front_door(capsys):
     text = llm.generate(PROMPT, FEW).text
     assert text.startswith(" Paris")
     requests = [llm._job(PROMPT, FEW).request]
-    cache = cache_for(llm.model, 1, 40)
+    cache = llm.new_cache(1, 40)
+    assert llm.kv_cache == "float16"
+    assert cache.nbytes == 40 * llm.config.cache_bytes_per_token(2)
     logits = prefill(llm.model, [requests[0].prompt_ids], cache)
     tokens = [token for _, token in decode(llm.model, cache, logits, requests)]
     assert llm.tokenizer.decode(tokens) == text
