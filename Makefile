@@ -88,5 +88,5 @@ fuzz: setup ## load N damaged models, which takes minutes: make fuzz N=5000
 	@MINILLM_FUZZ_N=$(N) $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
 
 clean: ## remove .venv and everything that was built (the model stays in its cache)
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info minillm/kernels/cpu/_library.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,8 @@
 
 `reference` is the meaning in plain PyTorch. A faster backend is a module with the same products:
 `quantized_linear` and `int8_linear`. `triton` holds kernels for NVIDIA GPUs, of other operations
-too.
+too. `cpu` holds C++ products that round their inputs to 8 bits as well (`quantize_blocks`): a
+different meaning, so that they are no backend of these two and have tests of their own.
 """
 
 import importlib
