@@ -33,3 +33,14 @@ def why_not() -> str | None:
         found = torch.cuda.get_device_capability()
         return f"the GPU has compute capability {found}; {OLDEST} is needed"
     return None
+
+
+def tensor_cores() -> bool:
+    """Whether Triton multiplies on tensor cores here: from sm_80 on.
+
+    On older GPUs it multiplies on ordinary ones, with whole rows in registers, so that blocks have
+    to be smaller.
+    """
+    from triton.runtime.driver import driver
+
+    return interpreted() or driver.active.get_current_target().arch >= 80

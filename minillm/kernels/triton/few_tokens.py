@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minillm.kernels.triton import tensor_cores
 from minillm.kernels.triton.attention import PROGRAMS, dot_type
 
 TOKENS = 16
@@ -89,7 +90,7 @@ def few_tokens_linear(
     """
     (N, G), (M, C) = scales.shape, x.shape
     group_bytes = C // G * bits // 8
-    block = min(max(triton.next_power_of_2(group_bytes), 16), 64)
+    block = min(max(triton.next_power_of_2(group_bytes), 16), 32)
     outputs = triton.cdiv(N, OUTPUTS)
     splits = min(triton.cdiv(PROGRAMS, outputs), G)
     parts = torch.empty((splits, M, N), dtype=torch.float32, device=x.device)
@@ -111,9 +112,10 @@ def int8_kernel(
     x_ptr, x_scales_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, M, N, C,
     HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Program (i, p) computes BLOCK_N outputs of BLOCK_M tokens, summing whole numbers exactly.
+    """Program (p, i) computes BLOCK_N outputs of BLOCK_M tokens, summing whole numbers exactly.
 
-    Masks: tokens past M, rows past N, columns past C.
+    The codes are multiplied as float16 numbers, for Triton does not compile a product of 8-bit
+    ones for sm_75. Masks: tokens past M, rows past N, columns past C.
     """
     m = (tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     n = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
@@ -124,7 +126,9 @@ def int8_kernel(
         x = tl.load(x_ptr + m[:, None] * C + column[None, :], mask=known, other=0)
         inside = (n[None, :] < N) & (column[:, None] < C)
         codes = tl.load(codes_ptr + n[None, :] * C + column[:, None], mask=inside, other=0)
-        sums = tl.dot(x, codes, sums, out_dtype=tl.int32)
+        # float16 holds these numbers exactly, and float32 a sum of 1,040 products of two.
+        part = tl.dot(x.to(tl.float16), codes.to(tl.float16), input_precision="ieee")
+        sums += part.to(tl.int32)
     x_scale = tl.load(x_scales_ptr + m, mask=m < M, other=0.0)
     scale = tl.load(scales_ptr + n, mask=n < N, other=0.0)
     y = sums.to(tl.float32) * x_scale[:, None] * scale[None, :]
@@ -142,12 +146,12 @@ def int8_product(
     sum of C products stays below 2^31. scales: (N,), float32. Returns (M, N), float32.
     """
     (M, C), N = x_codes.shape, len(codes)
-    block_m, block_n = (16, 16) if M <= TOKENS else (64, 64)
+    block_m = 16 if M <= TOKENS or not tensor_cores() else 64
     out = torch.empty((M, N), dtype=torch.float32, device=x_codes.device)
-    int8_kernel[triton.cdiv(N, block_n), triton.cdiv(M, block_m)](
+    int8_kernel[triton.cdiv(N, 32), triton.cdiv(M, block_m)](
         x_codes.contiguous(), x_scales.contiguous(), codes.contiguous(), scales.contiguous(),
         out if bias is None else bias, out, M, N, C, HAS_BIAS=bias is not None,
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK=128,
-        num_warps=2 if M <= TOKENS else 4, num_stages=3,
+        BLOCK_M=block_m, BLOCK_N=32, BLOCK=64 if tensor_cores() else 32, num_warps=4,
+        num_stages=3,
     )  # fmt: skip
     return out

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minillm.kernels.triton import attention
+from minillm.kernels.triton import attention, tensor_cores
 from minillm.kernels.triton.attention import HEADS, Parts, attend, dot_type, split_count
 
 TOKENS = 32  # of a block, as in minillm.kv_cache.quantized
@@ -29,27 +29,24 @@ class Coded(NamedTuple):
 
 
 @triton.jit
-def decoded(codes_ptr, scales_ptr, minima_ptr, block, D, BITS: tl.constexpr, TOKENS: tl.constexpr,
+def decoded(codes_ptr, scales_ptr, minima_ptr, token, D, BITS: tl.constexpr, TOKENS: tl.constexpr,
             SHARED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """One block of tokens out of its codes: code · scale + minimum, (TOKENS, BLOCK_D), float32.
+    """Tokens out of their codes: code · scale + minimum, (PIECE, BLOCK_D), float32.
 
-    A scale is SHARED by all tokens of the block, or each token has its own; and by CHANNELS
-    channels. Masks: channels past D, which become 0.
+    token: (PIECE,), counted over all rows and heads. A scale is SHARED by the TOKENS tokens of a
+    block, or each token has its own; and by CHANNELS channels. Masks: channels past D, which
+    become 0.
     """
-    token, column = tl.arange(0, TOKENS), tl.arange(0, BLOCK_D)
+    column = tl.arange(0, BLOCK_D)
     if BITS == 4:  # an even channel is in the low half of its byte
         pair = tl.arange(0, BLOCK_D // 2)[None, :]
-        place = (block * TOKENS + token)[:, None] * (D // 2) + pair
-        packed = tl.load(codes_ptr + place, mask=pair < D // 2, other=0)
-        codes = tl.reshape(tl.join(packed & 15, packed >> 4), (TOKENS, BLOCK_D))
+        packed = tl.load(codes_ptr + token[:, None] * (D // 2) + pair, mask=pair < D // 2, other=0)
+        codes = tl.reshape(tl.join(packed & 15, packed >> 4), (token.shape[0], BLOCK_D))
     else:
-        place = (block * TOKENS + token)[:, None] * D + column[None, :]
+        place = token[:, None] * D + column[None, :]
         codes = tl.load(codes_ptr + place, mask=column[None, :] < D, other=0)
-    groups = D // CHANNELS
-    if SHARED:
-        group = block * groups + (column // CHANNELS)[None, :]  # (1, BLOCK_D)
-    else:
-        group = (block * TOKENS + token)[:, None] * groups + (column // CHANNELS)[None, :]
+    row = token // TOKENS if SHARED else token
+    group = row[:, None] * (D // CHANNELS) + (column // CHANNELS)[None, :]
     scale = tl.load(scales_ptr + group, mask=column[None, :] < D, other=0.0).to(tl.float32)
     minimum = tl.load(minima_ptr + group, mask=column[None, :] < D, other=0.0).to(tl.float32)
     return codes.to(tl.float32) * scale + minimum
@@ -62,17 +59,17 @@ def quantized_attention_kernel(
     K: tl.constexpr, G: tl.constexpr, SPLITS: tl.constexpr, WINDOW: tl.constexpr,
     SINKS: tl.constexpr, BITS: tl.constexpr, K_SHARED: tl.constexpr, K_CHANNELS: tl.constexpr,
     V_SHARED: tl.constexpr, V_CHANNELS: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr,
-    BLOCK_D: tl.constexpr, DOT: tl.constexpr,
+    PIECE: tl.constexpr, BLOCK_D: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
-    """As `decode_attention_kernel`, but what is shared out is whole blocks of tokens.
+    """As `decode_attention_kernel`; what is shared out is pieces of PIECE tokens of full blocks.
 
     The unfinished block, which is exact, is for the last split. A window may begin and sinks may
-    end within a block: a mask hides its other tokens.
+    end within a piece: a mask hides its other tokens.
     """
     pair = tl.program_id(0)  # of row and key head
     row, kv_head = pair // K, pair % K
     split, member = tl.program_id(1), tl.program_id(2) * HEADS + tl.arange(0, HEADS)
-    token, column = tl.arange(0, TOKENS), tl.arange(0, BLOCK_D)
+    token, column = tl.arange(0, PIECE), tl.arange(0, BLOCK_D)
     head = kv_head * G + member
     wide = column[None, :] < D
     real = (member[:, None] < G) & wide
@@ -83,32 +80,33 @@ def quantized_attention_kernel(
     first = 0  # position from which on the window sees all
     if WINDOW > 0:
         first = tl.maximum(length - WINDOW, 0)
-    full = tl.minimum(length // TOKENS, N)
-    sink_blocks = (SINKS + TOKENS - 1) // TOKENS
-    skip = tl.maximum(first // TOKENS - sink_blocks, 0)
-    share = tl.cdiv(full - skip, SPLITS)
+    blocks = tl.minimum(length // TOKENS, N)
+    pieces = blocks * (TOKENS // PIECE)
+    sink_pieces = (SINKS + PIECE - 1) // PIECE
+    skip = tl.maximum(tl.minimum(first // PIECE, pieces) - sink_pieces, 0)
+    share = tl.cdiv(pieces - skip, SPLITS)
     top = tl.full((HEADS,), float("-inf"), tl.float32)
     total = tl.zeros((HEADS,), tl.float32)
     out = tl.zeros((HEADS, BLOCK_D), tl.float32)
-    for index in range(split * share, tl.minimum((split + 1) * share, full - skip)):
-        number = tl.where(index < sink_blocks, index, index + skip)
-        block = pair * N + number
-        position = number * TOKENS + token
+    for index in range(split * share, tl.minimum((split + 1) * share, pieces - skip)):
+        position = tl.where(index < sink_pieces, index, index + skip) * PIECE + token
         seen = (position >= first) | (position < SINKS)
+        stored = pair * N * TOKENS + position
         k = decoded(
-            k_codes, k_scales, k_minima, block, D, BITS, TOKENS, K_SHARED, K_CHANNELS, BLOCK_D
+            k_codes, k_scales, k_minima, stored, D, BITS, TOKENS, K_SHARED, K_CHANNELS, BLOCK_D
         )
         v = decoded(
-            v_codes, v_scales, v_minima, block, D, BITS, TOKENS, V_SHARED, V_CHANNELS, BLOCK_D
+            v_codes, v_scales, v_minima, stored, D, BITS, TOKENS, V_SHARED, V_CHANNELS, BLOCK_D
         )
         top, total, out = attend(q, k.to(DOT), v.to(DOT), seen, top, total, out, scale)
     if split == SPLITS - 1:
-        position = length // TOKENS * TOKENS + token
-        seen = (position < length) & ((position >= first) | (position < SINKS))
-        place = (pair * TOKENS + token)[:, None] * D + column[None, :]
-        k = tl.load(k_newest + place, mask=seen[:, None] & wide, other=0.0).to(DOT)
-        v = tl.load(v_newest + place, mask=seen[:, None] & wide, other=0.0).to(DOT)
-        top, total, out = attend(q, k, v, seen, top, total, out, scale)
+        for start in range(length // TOKENS * TOKENS, length, PIECE):
+            position = start + token
+            seen = (position < length) & ((position >= first) | (position < SINKS))
+            place = (pair * TOKENS + position % TOKENS)[:, None] * D + column[None, :]
+            k = tl.load(k_newest + place, mask=seen[:, None] & wide, other=0.0).to(DOT)
+            v = tl.load(v_newest + place, mask=seen[:, None] & wide, other=0.0).to(DOT)
+            top, total, out = attend(q, k, v, seen, top, total, out, scale)
     part = (row * K * G + head) * SPLITS + split
     tl.store(top_ptr + part, top, mask=member < G)
     tl.store(total_ptr + part, total, mask=member < G)
@@ -145,6 +143,8 @@ def quantized_decode_attention(
     block_d = max(triton.next_power_of_2(D), 16)
     places = (N + 1) * TOKENS
     splits = split_count(B * K, min(places, (window or places) + sinks), TOKENS)
+    # Larger pieces spill registers where the product is not made by tensor cores.
+    piece = 32 if tensor_cores() and q.dtype != torch.float32 else 16
     parts = Parts(q, splits)
     quantized_attention_kernel[B * K, splits, triton.cdiv(H // K, HEADS)](
         q, *(x.contiguous() for x in (*keys, *values)), lengths, parts.top, parts.total, parts.out,
@@ -152,8 +152,9 @@ def quantized_decode_attention(
         K=K, G=H // K, SPLITS=splits, WINDOW=window or 0, SINKS=sinks, BITS=bits,
         K_SHARED=keys.scales.shape[3] == 1, K_CHANNELS=D // keys.scales.shape[4],
         V_SHARED=values.scales.shape[3] == 1, V_CHANNELS=D // values.scales.shape[4],
-        HEADS=HEADS, TOKENS=TOKENS, BLOCK_D=block_d, DOT=dot_type(q.dtype),
-        num_warps=4 if block_d <= 128 else 8, num_stages=2,
+        HEADS=HEADS, TOKENS=TOKENS, PIECE=piece, BLOCK_D=block_d,
+        DOT=dot_type(q.dtype),
+        num_warps=min(max(block_d // 16, 4), 16), num_stages=2,
     )  # fmt: skip
     return parts.combine(q)
 
