@@ -24,20 +24,18 @@ def _usable() -> bool:
     """Whether the package is there, and can run kernels on this machine."""
     if importlib.util.find_spec("triton") is None:
         return False
-    if torch.cuda.is_available():
-        return True
-    if "triton" not in sys.modules:
+    if not torch.cuda.is_available() and "triton" not in sys.modules:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
-    from minillm.kernels.triton import interpreted
+    from minillm.kernels.triton import why_not
 
-    return interpreted()
+    return why_not() is None
 
 
 def _open() -> tuple[Any, Any, str, str]:
     if not _usable():
         from minillm.course import triton_stand_in
 
-        missing = "which is not installed, or was imported for compilation"
+        missing = "which is not installed, or cannot run kernels here"
         return triton_stand_in, triton_stand_in.language, "cpu", f"a stand-in for Triton, {missing}"
     from minillm.kernels.triton import interpreted
 

@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -192,7 +195,23 @@ def test_a_kernel_that_is_decorated_already_passes_its_check():
     assert check("08.int4_dot", triton.jit(kernels08.int4_dot)).passed
 
 
-def test_an_exercise_s_kernel_in_words():
+@needs_triton
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run on the GPU")
+def test_where_triton_was_imported_for_compilation_the_stand_in_runs_the_exercises():
+    program = (
+        "import triton.language\n"
+        "from minillm.course import check\n"
+        "from minillm.course.checks import kernels08\n"
+        "from minillm.course.triton_here import HOW\n"
+        "print(HOW, check('08.int4_dot', kernels08.int4_dot).status)"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
+    assert done.stdout.decode().startswith("a stand-in for Triton"), done.stderr.decode()
+    assert done.stdout.decode().split()[-1] == "passed"
+
+
+def test_a_stub_of_a_kernel_is_not_attempted():
     def my_kernel(x_ptr):
         raise NotImplementedError
 
