@@ -118,10 +118,10 @@ class CudaEngine(Engine):
 
         A request's generator gives a seed for all of its tokens, so sampled text differs from that
         of `decode` with the same seed, and is the same in any batch; greedy text is equal.
-        None, before anything has changed, for what is left to `decode`: a repetition penalty, a
-        cache that is not from `new_cache` or lacks the room.
+        None, before anything has changed, for what is left to `decode`: a cache that is not from
+        `new_cache` or lacks the room, and texts past the trained length with sinks.
         """
-        if any(r.params.repetition_penalty != 1 or r.finish_reason for r in requests):
+        if any(request.finish_reason for request in requests):
             return None
         left = [r.params.max_new_tokens - len(r.token_ids) - 1 for r in requests]
         longest = int((cache.lengths + torch.tensor(left)).max())

@@ -250,14 +250,27 @@ def test_the_next_step_runs_before_a_token_is_read(monkeypatch):
     assert [event == "launch" for event in events] == [True, False] * 4 + [False]
 
 
+@pytest.mark.parametrize("penalties", [(1.0, 1.5), (4.0, 1.0), (0.5, 30.0)])
+def test_repetition_penalties(penalties):
+    """Of the prompt's tokens and the answer's, row by row; below 1 it invites them."""
+    texts, found = prompts([3, 6, 4]), []
+    for fast in (False, True):
+        cache = ENGINE.new_cache(3, CAPACITY)
+        params = [SamplingParams(max_new_tokens=12, repetition_penalty=p) for p in (*penalties, 2)]
+        requests = [Request(text, p) for text, p in zip(texts, params, strict=True)]
+        loop = ENGINE.decode if fast else lambda *a: decode(MODEL, *a)
+        list(loop(cache, prefill(MODEL, texts, cache), requests))
+        found.append([r.token_ids for r in requests])
+    assert found[0] == found[1]
+
+
 def test_what_is_left_to_the_host():
     texts = prompts([3, 6])
 
-    def run(cache, **params):
+    def run(cache):
         logits = prefill(MODEL, texts, cache)
-        return ENGINE.decode(cache, logits, requests_of(texts, [5, 5], **params))
+        return ENGINE.decode(cache, logits, requests_of(texts, [5, 5]))
 
-    assert run(ENGINE.new_cache(2, CAPACITY), repetition_penalty=1.1) is None
     assert run(new_cache(BASE, 2, CAPACITY, device=DEVICE)) is None
     assert run(new_cache(BASE, 2, CAPACITY, device=DEVICE, kind="int8")) is None
     assert run(ENGINE.new_cache(2, 9)) is None  # it would raise at the tenth token

@@ -55,7 +55,7 @@ def test_a_stop_string(llm, fast):
     assert answers(fast, prompt, params) == answers(llm, prompt, params)
 
 
-def test_a_repetition_penalty_takes_the_host_loop(llm, fast):
+def test_a_repetition_penalty(llm, fast):
     params = SamplingParams(max_new_tokens=8, repetition_penalty=1.3)
     assert answers(fast, ["Again and again"], params) == answers(llm, ["Again and again"], params)
 
