@@ -69,7 +69,7 @@ def test_blocks_and_floats():
 
 def test_products():
     weight, x = pack([groups()]), torch.ones(2, 64)
-    bad = [
+    bad: list[tuple[dict, str]] = [
         ({"x": x[:, :32].contiguous()}, "activations of 32 columns for a weight of 64"),
         ({"x": torch.ones(2, 33)}, "activations of 33 columns; a multiple of 32 is needed"),
         ({"x": torch.ones(64, 2).T}, "contiguous float32 (M, C) is needed"),

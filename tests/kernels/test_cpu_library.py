@@ -111,7 +111,8 @@ def test_wide_instructions_are_in_variants_only():
     listing = subprocess.run(
         ["objdump", "-d", "-C", "--no-show-raw-insn", path], capture_output=True, text=True
     ).stdout
-    found, name = {}, ""
+    found: dict[str, str] = {}
+    name = ""
     for line in listing.splitlines():
         if header := re.match(r"[0-9a-f]+ <(.*)>:$", line):
             name = header[1]

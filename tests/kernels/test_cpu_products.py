@@ -22,7 +22,7 @@ TOLERANCE = 2e-6
 @pytest.fixture(params=cpu.variants())
 def variant(request):
     """Each variant in turn; afterwards the one that was in use."""
-    before = cpu.variant()
+    before = str(cpu.variant())
     cpu.use(request.param)
     yield request.param
     cpu.use(before)
@@ -171,7 +171,7 @@ def test_stacked_and_ordered():
 def test_variants_agree():
     rng = np.random.default_rng(0)
     parts, W = random_groups(rng, 4, 48, 576, 64, torch.float16)
-    weight, before = pack_groups(4, [parts]), cpu.variant()
+    weight, before = pack_groups(4, [parts]), str(cpu.variant())
     for M in (1, 8, 100):
         x = torch.randn(M, 576)
         found = {}
