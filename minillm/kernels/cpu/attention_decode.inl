@@ -142,6 +142,15 @@ static void mix(const Batch& batch, const float (*weights)[BLOCK], const float* 
   }
 }
 
+// Scales and minima of a batch's values in group g of `groups`, 0 behind the last value.
+static inline void read_scales(const Batch& batch, int64_t g, int64_t groups, float* scale,
+                               float* minimum) {
+  for (int64_t i = 0; i < BLOCK; i++) {
+    scale[i] = i < batch.count ? wide(batch.scales[i * groups + g]) : 0.0f;
+    minimum[i] = i < batch.count ? wide(batch.minima[i * groups + g]) : 0.0f;
+  }
+}
+
 // Values that are codes: group by group, its scales in the weights and its minima summed apart.
 template <typename Source, int N>
 static void mix_codes(Batch& batch, const float* shrunk, float* mixed, int64_t channels,
@@ -149,10 +158,7 @@ static void mix_codes(Batch& batch, const float* shrunk, float* mixed, int64_t c
   const int64_t groups = D / channels;
   for (int64_t g = 0; g < groups; g++) {
     float scale[BLOCK], minimum[BLOCK], least[N];
-    for (int64_t i = 0; i < BLOCK; i++) {
-      scale[i] = i < batch.count ? wide(batch.scales[i * groups + g]) : 0.0f;
-      minimum[i] = i < batch.count ? wide(batch.minima[i * groups + g]) : 0.0f;
-    }
+    read_scales(batch, g, groups, scale, minimum);
     for (int h = 0; h < N; h++) {
       vec total = zero();
       for (int64_t i = 0; i < BLOCK; i += WIDTH) {
@@ -169,9 +175,8 @@ static void mix_codes(Batch& batch, const float* shrunk, float* mixed, int64_t c
 template <int N>
 static inline void begin_scores(Batch& batch, const float* start) {
   for (int h = 0; h < N; h++) {
-    for (int64_t i = 0; i < BLOCK; i++) {
-      batch.weight[h][i] = i < batch.count ? start[h] : -INFINITY;
-    }
+    for (int64_t i = 0; i < BLOCK; i += WIDTH) store(batch.weight[h] + i, set1(start[h]));
+    for (int64_t i = batch.count; i < BLOCK; i++) batch.weight[h][i] = -INFINITY;
   }
 }
 

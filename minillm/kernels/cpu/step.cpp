@@ -161,6 +161,12 @@ class Pass {
 
 }  // namespace
 
+// For a test: that Python's structs are as large as these.
+MINILLM_API void mm_step_sizes(int64_t* sizes) {
+  const int64_t found[] = {sizeof(Layer), sizeof(Model), sizeof(Step), sizeof(LayerCache)};
+  std::memcpy(sizes, found, sizeof found);
+}
+
 // 0, or 1 where there was no memory; nothing has happened then.
 MINILLM_API int32_t mm_step(const Model* model, const Step* step) {
   const Memory memory(*model, *step);
