@@ -22,7 +22,7 @@ from minillm import LLM
 from minillm.bench import machine
 from minillm.course.measurements.nb07 import head, measured
 from minillm.course.quality import TOKENS, Quality, claims
-from minillm.course.speed import ALIKE, LONG_PROMPT, PROMPT, columns, speeds
+from minillm.course.speed import ALIKE, LONG_PROMPT, NOTE, PROMPT, columns, speeds
 from minillm.course.storage import METHODS
 from minillm.course.tool.run import high_water_bytes
 
@@ -120,8 +120,7 @@ def print_claims(rows: dict[str, Quality]) -> bool:
 def print_speeds(llm: LLM, names: list[str]) -> None:
     """Decode and prefill of each method, in plain PyTorch and with the kernel that reads it."""
     print(f"Tokens/s: decode after a prompt of {PROMPT}, prefill of {LONG_PROMPT} tokens.")
-    print("none: no kernel reads such weights; same: its engine leaves that phase to PyTorch.")
-    print("GPTQ and AWQ: on codes that are stored alike, made without calibration.")
+    print(NOTE)
     print_machine()
     found = {row.name: row for row in speeds(llm, dict.fromkeys(ALIKE.get(n, n) for n in names))}
     print(f"{'name':<18}{'method':<{WIDTH}}{'decode':>9}{'kernel':>9}{'prefill':>9}{'kernel':>9}")

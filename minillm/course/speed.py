@@ -32,6 +32,9 @@ PROMPT, NEW_TOKENS = 42, 12
 LONG_PROMPT = 300
 """Prefill: tokens that are read at once."""
 RUNS = 3
+NOTE = """\
+none: no kernel reads such weights. same: the engine leaves that phase to PyTorch.
+One scale per matrix, GPTQ and AWQ: timed on codes that are stored alike."""
 
 INT4 = Scheme("int4", 4, GROUP, symmetric=False)
 # Stored alike and so read alike, whatever the codes are: no calibration is needed for the time, and
@@ -181,7 +184,7 @@ def method_table(rows: Sequence[Mapping[str, Any]], speeds: Sequence[Mapping[str
             f"{row['title']:30}{bits:5.2f}{row['model_bytes'] / 1e6:5.0f}{row['perplexity']:11.2f}"
             f"{row['kl']:6.3f}{row['same_top']:5.0%}{timed[ALIKE.get(name, name)]}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, NOTE])
 
 
 def columns(speed: Mapping[str, Any]) -> str:
