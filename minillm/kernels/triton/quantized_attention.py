@@ -129,7 +129,7 @@ def quantized_decode_attention(
 
     q, lengths, scale, window, sinks: as of `decode_attention`. Returns (B, H, 1, D), in q's dtype.
     Bytes: the codes of the visible tokens, their scales and minima, once; and the last block.
-    Raises ValueError for shapes that do not belong together.
+    Raises ValueError for shapes that do not belong together, and for float32 with D above 128.
     """
     attention.check(q, keys.newest, lengths, window, sinks)
     bits = check(q, keys)
@@ -139,6 +139,8 @@ def quantized_decode_attention(
             f"{tuple(values.codes.shape)}; they have to be alike"
         )
     B, H, _, D = q.shape
+    if q.dtype == torch.float32 and D > 128:
+        raise ValueError(f"q is float32 with D = {D}; 128 is the most, more spills registers")
     K, N = keys.codes.shape[1:3]
     block_d = max(triton.next_power_of_2(D), 16)
     places = (N + 1) * TOKENS
@@ -154,7 +156,7 @@ def quantized_decode_attention(
         V_SHARED=values.scales.shape[3] == 1, V_CHANNELS=D // values.scales.shape[4],
         HEADS=HEADS, TOKENS=TOKENS, PIECE=piece, BLOCK_D=block_d,
         DOT=dot_type(q.dtype),
-        num_warps=min(max(block_d // 16, 4), 16), num_stages=2,
+        num_warps=4 if block_d <= 64 else 8, num_stages=2,
     )  # fmt: skip
     return parts.combine(q)
 
