@@ -1,6 +1,7 @@
 """Measure the CUDA engine beside transformers and torch.compile, on random weights.
 
     python tools/bench_gpu.py                                   # all shapes (a quarter of an hour)
+    python tools/bench_gpu.py --write                           # and into docs/benchmarks.md
     python tools/bench_gpu.py --shapes Llama-2-7B --json gpu.json --markdown gpu.md
     python tools/bench_gpu.py --smoke                           # whether it runs, on any machine
 
@@ -45,6 +46,7 @@ from tools.gpu import shapes  # noqa: E402
 from tools.gpu.engines import Compiled, Engine, Modules, Peer, Runner  # noqa: E402
 from tools.gpu.report import Figure, table, verdicts  # noqa: E402
 from tools.gpu.shapes import Work  # noqa: E402
+from tools.peers.report import replace_between  # noqa: E402
 
 DTYPE = torch.bfloat16
 
@@ -86,10 +88,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5, help="runs that count (default: 5)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--markdown", type=Path, help="write the report to this file")
+    parser.add_argument("--write", action="store_true", help="put it into docs/benchmarks.md")
     parser.add_argument("--smoke", action="store_true", help="only show that it runs, on a CPU")
     options = parser.parse_args()
-    if options.smoke and options.shapes:
-        parser.error("--smoke has a shape of its own")
+    if options.smoke and (options.shapes or options.write):
+        parser.error("--smoke has a shape of its own, and nothing for a document")
     if options.runs < 1:
         parser.error(f"--runs is {options.runs}; at least 1 is needed")
     return options
@@ -233,6 +236,8 @@ def write(
             "targets": [] if options.smoke else verdicts(figures, most, Engine.name),
         }
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if options.write:
+        replace_between(ROOT / "docs" / "benchmarks.md", "gpu", report)
     if options.markdown:
         options.markdown.write_text(report + "\n", encoding="utf-8")
 

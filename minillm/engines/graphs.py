@@ -15,9 +15,9 @@ class Recorded:
     """A function of no arguments and no result: the first call runs it, later ones replay it.
 
     What it launches may depend on nothing but the addresses that its tensors have at the first
-    call, so it works on tensors that stay in place, and keeps them alive. The first call is an
-    ordinary one: it compiles and tunes kernels, which a recording must not do. Then the function
-    runs once more for the recording, in which nothing is computed.
+    call: whoever owns it keeps these tensors in place. The first call is an ordinary one: it
+    compiles and tunes kernels, which a recording must not do. Then the function runs once more for
+    the recording, in which nothing is computed.
     Where recording fails every call is an ordinary one; a warning says so once.
 
     pool: memory that graphs share for what they compute on the way, from

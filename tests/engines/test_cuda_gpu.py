@@ -141,8 +141,7 @@ def test_the_loop_equals_decode(name):
 
 
 @pytest.mark.usefixtures("no_warnings")
-def test_nothing_in_the_loop_waits_for_the_gpu():
-    """But the events of tokens that are to be read."""
+def test_nothing_but_the_events_of_tokens_waits_for_the_gpu():
     model = transformer(LONG)
     engine = engine_of(model, "triton")
     texts = prompts([3, 9, 5])
@@ -170,7 +169,6 @@ def test_nothing_in_the_loop_waits_for_the_gpu():
 
 @pytest.mark.usefixtures("no_warnings")
 def test_the_next_step_is_under_way_when_a_token_is_handed_out():
-    """Launches and reads of the loop, in their order."""
     model = transformer(LONG)
     engine = engine_of(model, "triton")
     run(engine, model, prompts([4]))
@@ -202,11 +200,10 @@ def test_requests_share_graphs():
     run(engine, model, prompts([3]))
     [storage] = engine.pool.idle
     graph = storage.graphs["greedy", 1].graph
-    assert graph is not None
     for length in (5, 8, 2):
         run(engine, model, prompts([length]))
         assert engine.pool.idle == [storage]
-        assert storage.graphs["greedy", 1].graph is graph
+        assert storage.graphs["greedy", 1].graph is graph is not None
 
 
 @pytest.mark.usefixtures("no_warnings")
@@ -240,7 +237,7 @@ def test_what_cannot_be_recorded_runs_kernel_by_kernel():
 
 
 def test_smollm2_writes_the_same_text(smollm2):
-    """Greedy, in float32, by the engine and by the modules; through the front door."""
+    """Greedy, in float32, by the engine and by the modules."""
     from minillm import LLM
 
     params = SamplingParams(max_new_tokens=60)

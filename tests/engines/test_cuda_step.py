@@ -11,47 +11,33 @@ import pytest
 import torch
 
 from minillm.config import ExpertsConfig, LayerConfig
-from minillm.engines.base import Accelerated, Unsupported
+from minillm.engines.base import Unsupported
 from minillm.engines.cuda import CudaEngine
 from minillm.engines.cuda_weights import Dense
 from minillm.generate import prefill
 from minillm.kv_cache import new_cache
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.quantization.linear import put
+from tests.engines.cuda_compare import (
+    accelerated,
+    close,
+    compare,
+    ids_of,
+    pair,
+    read_codes,
+    read_prompts,
+    take_turns,
+)
 from tests.engines.cuda_models import (
     BASE,
     CODED,
-    COMPOSED,
     DEVICE,
     MODELS,
     coded,
     prompts,
     transformer,
 )
-from tests.engines.kernels import KERNELS, engine_of, has_triton, kernels_of
-
-# Relative to the largest value: sums of some hundred products, in another order.
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 0.04, torch.float16: 5e-3}
-
-
-def close(found, expected, tolerance=2e-5):
-    error = (found.float() - expected.float()).abs().max() / expected.float().abs().max()
-    assert float(error) < tolerance, float(error)
-
-
-def ids_of(step, rows):
-    return torch.tensor([[(7 * step + 13 * row) % 61] for row in range(rows)], device=DEVICE)
-
-
-def pair(model, rows, capacity=32, dtype=torch.float32):
-    """A cache for the modules and one of the engine's pool."""
-    config = model.config
-    plain = new_cache(config, rows, capacity, dtype=dtype, device=DEVICE)
-    return plain, model.engine.new_cache(rows, capacity)
-
-
-def accelerated(model, kind):
-    return Accelerated(model, CudaEngine(model, kernels_of(kind)))
+from tests.engines.kernels import KERNELS, engine_of, kernels_of
 
 
 @pytest.fixture(params=KERNELS)
@@ -59,43 +45,10 @@ def kind(request):
     return request.param
 
 
-@torch.no_grad()
-def compare(model, fast, texts, steps=8, dtype=torch.float32, capacity=32):
-    """Prompts through the modules, then steps through both."""
-    slow_cache, fast_cache = pair(fast, len(texts), capacity, dtype)
-    for cache in (slow_cache, fast_cache):
-        prefill(model, texts, cache)
-    for step in range(steps):
-        ids = ids_of(step, len(texts))
-        hidden = fast.engine.forward(ids, fast_cache)
-        assert hidden is not None
-        assert hidden.dtype == dtype
-        expected = model(ids, slow_cache)
-        close(hidden, expected, TOLERANCE[dtype])
-        close(fast.logits(hidden), model.logits(expected), TOLERANCE[dtype])
-    assert fast_cache.lengths.tolist() == [len(text) + steps for text in texts]
-    return slow_cache, fast_cache
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_modules(name, kind):
     model = transformer(MODELS[name])
     compare(model, accelerated(model, kind), prompts([3, 7, 5], MODELS[name]))
-
-
-@torch.no_grad()
-def read_prompts(model, fast, lengths, capacity=32, dtype=torch.float32):
-    """Prompts of several lengths in one step, then one more step, by the engine and by modules."""
-    rows, T = len(lengths), max(lengths)
-    ids = torch.tensor([text + [0] * (T - len(text)) for text in prompts(lengths)], device=DEVICE)
-    slow_cache, fast_cache = pair(fast, rows, capacity, dtype)
-    found = fast.engine.forward(ids, fast_cache, lengths, torch.tensor(lengths))
-    assert found is not None
-    expected = model(ids, slow_cache, lengths, torch.tensor(lengths))
-    for row, length in enumerate(lengths):
-        close(found[row, :length], expected[row, :length], TOLERANCE[dtype])
-    assert fast_cache.lengths.tolist() == lengths
-    close(fast(ids_of(1, rows), fast_cache), model(ids_of(1, rows), slow_cache), TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in ("dynamic", "longrope")])
@@ -110,37 +63,6 @@ def test_prompts(name, kind):
 def test_prompts_with_coded_weights(bits, kind):
     model = coded(BASE, bits)
     read_prompts(model, accelerated(model, kind), [7, 3])
-
-
-@has_triton
-def test_triton_reads_prompts(monkeypatch):
-    monkeypatch.setattr("minillm.engines.cuda_cache.LEAST_CAPACITY", 16)
-    model = transformer(COMPOSED["gemma, windows"])
-    read_prompts(model, accelerated(model, "triton"), [3, 2], capacity=16)
-
-
-@has_triton
-@pytest.mark.parametrize("name", COMPOSED)
-def test_triton_equals_the_modules(name, monkeypatch):
-    monkeypatch.setattr("minillm.engines.cuda_cache.LEAST_CAPACITY", 16)
-    model, texts = transformer(COMPOSED[name]), prompts([6, 3, 1][: len(name) % 3 + 1])
-    compare(model, accelerated(model, "triton"), texts, steps=2, capacity=16)
-
-
-@has_triton
-@pytest.mark.parametrize("bits", ["4 bits", "8 bits in groups"])
-def test_triton_with_coded_weights(bits, monkeypatch):
-    monkeypatch.setattr("minillm.engines.cuda_cache.LEAST_CAPACITY", 16)
-    model = coded(COMPOSED["olmo"], bits)
-    compare(model, accelerated(model, "triton"), prompts([3, 6]), steps=2, capacity=16)
-
-
-@has_triton
-@torch.no_grad()
-def test_triton_and_modules_take_turns(monkeypatch):
-    monkeypatch.setattr("minillm.engines.cuda_cache.LEAST_CAPACITY", 16)
-    model = transformer(COMPOSED["gemma, windows"], torch.bfloat16)
-    take_turns(model, accelerated(model, "triton"), 4, torch.bfloat16)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -170,18 +92,6 @@ def test_the_cache_is_filled_as_by_the_modules(name, kind):
         close(found, expected)
 
 
-@torch.no_grad()
-def take_turns(model, fast, steps, dtype=torch.float32):
-    """Steps of engine and modules on one cache, against modules on another."""
-    slow_cache, fast_cache = pair(fast, 2, 16, dtype)
-    for cache in (slow_cache, fast_cache):
-        prefill(model, prompts([2, 5]), cache)
-    for step in range(steps):
-        ids = ids_of(step, 2)
-        found = (fast if step % 3 else model)(ids, fast_cache)
-        close(found, model(ids, slow_cache), TOLERANCE[dtype])
-
-
 @pytest.mark.parametrize("name", ["llama", "windows", "windows and sinks"])
 def test_engine_and_modules_take_turns(name, kind):
     model = transformer(MODELS[name])
@@ -209,31 +119,6 @@ def test_caches_that_are_not_its_own(name, kind):
 def test_caches_of_codes(coding, name, kind):
     """Over steps that fill the block of one row, of the other, and of none."""
     read_codes(MODELS[name], coding, kind, [29, 4], steps=30)
-
-
-@has_triton
-@torch.no_grad()
-def test_triton_on_a_cache_of_codes():
-    read_codes(COMPOSED["olmo"], "int4", "triton", [30, 2], steps=3)
-
-
-def read_codes(config, coding, kind, lengths, steps):
-    model = transformer(config)
-    fast = accelerated(model, kind)
-    caches: Any = [
-        new_cache(config, len(lengths), 64, device=DEVICE, kind=coding) for _ in range(2)
-    ]
-    for cache in caches:
-        prefill(model, prompts(lengths), cache)
-    for step in range(steps):
-        ids = ids_of(step, len(lengths))
-        found = fast.engine.forward(ids, caches[0])
-        assert found is not None
-        close(found, model(ids, caches[1]))
-    for store, other in ((caches[0].keys, caches[1].keys), (caches[0].values, caches[1].values)):
-        close(store.open, other.open)
-        for x, y in zip(store.blocks, other.blocks, strict=True):
-            assert float((x.float() - y.float()).abs().max()) <= 0.01 * float(y.float().abs().max())
 
 
 @torch.no_grad()
