@@ -86,6 +86,8 @@ def test_reasons(monkeypatch, tmp_path):
 
 @needs_library
 def test_a_library_of_other_sources_is_refused(monkeypatch, tmp_path):
+    if not cpu.library().mm_sources():
+        pytest.skip("this library was not built by setup.py")
     (path,) = [path for path in cpu.FOLDER.glob("_library*") if path.suffix in (".so", ".pyd")]
     (tmp_path / "products.h").write_text("// something else\n")
     monkeypatch.setattr(cpu, "FOLDER", tmp_path)
