@@ -134,8 +134,11 @@ template <typename Source, int N>
 static void mix(const Batch& batch, const float (*weights)[BLOCK], const float* shrunk,
                 const float* least, float* mixed, int64_t first, int64_t last, int64_t D) {
   int64_t d = first;
-  for (; d + (CHUNK - 1) * WIDTH < last; d += CHUNK * WIDTH) {
+  for (; d + CHUNK * WIDTH <= last; d += CHUNK * WIDTH) {
     mix_values<Source, N, CHUNK>(batch, weights, shrunk, least, mixed, d, D);
+  }
+  for (; d + 2 * WIDTH <= last; d += 2 * WIDTH) {  // half of 64 channels: a group of 32
+    mix_values<Source, N, 2>(batch, weights, shrunk, least, mixed, d, D);
   }
   for (; d < last; d += WIDTH) {
     mix_values<Source, N, 1>(batch, weights, shrunk, least, mixed, d, D);
@@ -145,10 +148,11 @@ static void mix(const Batch& batch, const float (*weights)[BLOCK], const float* 
 // Scales and minima of a batch's values in group g of `groups`, 0 behind the last value.
 static inline void read_scales(const Batch& batch, int64_t g, int64_t groups, float* scale,
                                float* minimum) {
-  for (int64_t i = 0; i < BLOCK; i++) {
-    scale[i] = i < batch.count ? wide(batch.scales[i * groups + g]) : 0.0f;
-    minimum[i] = i < batch.count ? wide(batch.minima[i * groups + g]) : 0.0f;
+  for (int64_t i = 0; i < batch.count; i++) {
+    scale[i] = wide(batch.scales[i * groups + g]);
+    minimum[i] = wide(batch.minima[i * groups + g]);
   }
+  for (int64_t i = batch.count; i < BLOCK; i++) scale[i] = minimum[i] = 0.0f;
 }
 
 // Values that are codes: group by group, its scales in the weights and its minima summed apart.
