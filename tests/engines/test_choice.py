@@ -9,8 +9,8 @@ import torch
 from minillm import LLM, SamplingParams
 from minillm import engines as engines_module
 from minillm.cli import main
-from minillm.engines import Accelerated, accelerate, decode, fastest_form
-from minillm.engines.base import Engine, Unsupported
+from minillm.engines import accelerate, decode, fastest_form
+from minillm.engines.base import Accelerated, Engine, Unsupported
 from minillm.generate import prefill
 from minillm.kernels import cpu
 from minillm.layers.attention import attention

@@ -24,7 +24,7 @@ def test_the_collector_is_paused_and_restored(before):
 
 def test_what_was_made_is_in_the_oldest_generation_and_what_was_frozen_stays_so():
     with collector_paused():
-        made = [[] for _ in range(1_000)]
+        made: list[list[int]] = [[] for _ in range(1_000)]
     young = {id(x) for generation in (0, 1) for x in gc.get_objects(generation)}
     assert not young & {id(x) for x in made}
     gc.freeze()
