@@ -111,6 +111,7 @@ def test_other_tensors_are_refused(device):
             quantized_decode_attention(q, k, v, lengths)
     with pytest.raises(ValueError, match="q has shape"):
         quantized_decode_attention(q[:, :3], keys, values, lengths)
-    wide = filled([40], 2, 256, torch.float32, device, bits=8)
+    k, v, _ = filled([40], 2, 256, torch.float32, device, bits=8)
+    q = torch.zeros(1, 4, 1, 256, device=device)
     with pytest.raises(ValueError, match="128 is the most"):
-        quantized_decode_attention(q.expand(1, 4, 16, 16).reshape(1, 4, 1, 256), *wide[:2], lengths)
+        quantized_decode_attention(q, k, v, lengths)

@@ -156,7 +156,7 @@ def quantized_decode_attention(
         V_SHARED=values.scales.shape[3] == 1, V_CHANNELS=D // values.scales.shape[4],
         HEADS=HEADS, TOKENS=TOKENS, PIECE=piece, BLOCK_D=block_d,
         DOT=dot_type(q.dtype),
-        num_warps=4 if block_d <= 64 else 8, num_stages=2,
+        num_warps=min(max(block_d // 16, 4), 16), num_stages=2,
     )  # fmt: skip
     return parts.combine(q)
 
