@@ -145,7 +145,8 @@ class CpuEngine(Engine):
         if not model.has_sinks or not isinstance(cache, SlidingKVCache):
             return True
         added = T if counts is None else max(counts, default=0)
-        return int(cache.lengths.max()) + added <= model.config.max_position_embeddings
+        trained: int = model.config.max_position_embeddings
+        return int(cache.lengths.max()) + added <= trained
 
     def _run(
         self,

@@ -88,7 +88,8 @@ def _fits(cache: KVCache, config: ModelConfig, tensors: list[Tensor]) -> bool:
     if isinstance(cache, SlidingKVCache):
         if cache.config is not config and cache.config != config:
             return False
-        exact, shapes = tensors, 2 * [(B, K, sum(ring), D) for ring in cache.rings]
+        exact = tensors
+        shapes = [(B, K, sum(ring), D) for ring in [*cache.rings, *cache.rings]]
     elif isinstance(cache, QuantizedKVCache):
         exact, shapes = [cache.keys.open, cache.values.open], [(L, B, K, BLOCK, D)] * 2
         N, bytes_ = cache.capacity // BLOCK, D * cache.bits // 8

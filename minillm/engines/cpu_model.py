@@ -37,7 +37,7 @@ class CpuModel:
         config, D = model.config, model.config.head_dim
         if D > MAX_HEAD:
             raise Unsupported(f"head_dim is {D}; at most {MAX_HEAD} is possible")
-        self.config, self._keep = config, []  # type: tuple[Any, list[Any]]
+        self.config, self._keep = config, list[object]()  # what C++ points at must stay
         self.ropes: list[RopeConfig] = list(dict.fromkeys(x.rope for x in config.layers if x.rope))
         self.all_coded = True
         self.has_sinks = any(layer.sinks for layer in config.layers)

@@ -4,13 +4,13 @@ The features that a dense model may have are those of the CUDA engine's tests.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig
-from minillm.engines import cpu as engine_module
 from minillm.engines.base import Accelerated
 from minillm.engines.cpu import CpuEngine
 from minillm.kernels import cpu
@@ -26,7 +26,6 @@ needs_library = pytest.mark.skipif(bool(cpu.why_not()), reason=str(cpu.why_not()
 
 # Float32 on both sides, in another order of additions.
 TOLERANCE = 1e-5
-VARIANTS = cpu.variants()
 
 
 class Alone(Accelerated):
@@ -43,26 +42,11 @@ class Alone(Accelerated):
         return scores
 
 
-@pytest.fixture
-def many_tokens(monkeypatch):
-    """Weights in floating point run here whatever the number of tokens."""
-    monkeypatch.setattr(engine_module, "FEW_TOKENS", 10**6)
-
-
-@pytest.fixture(params=VARIANTS)
-def variant(request):
-    """Every variant that this machine has, one after the other."""
-    before = cpu.variant()
-    cpu.use(request.param)
-    yield request.param
-    cpu.use(before)
-
-
-def alone(model: Transformer) -> Alone:
+def alone(model: Transformer) -> Any:
     return Alone(model, CpuEngine(model))
 
 
-def transformer(config: ModelConfig, dtype=torch.float32, seed=0) -> Transformer:
+def transformer(config: ModelConfig, dtype=torch.float32, seed=0) -> Any:
     """Random weights, large enough for every key to matter."""
     generator = torch.Generator().manual_seed(seed)
     model = Transformer(config)
@@ -89,7 +73,7 @@ def blocks(kind: str, weight: Tensor) -> Blocks:
     return Blocks(kind, torch.from_numpy(gguf.quants.quantize(weight.float().numpy(), number)))
 
 
-def on_blocks(config: ModelConfig, kind: str) -> Transformer:
+def on_blocks(config: ModelConfig, kind: str) -> Any:
     """A model whose layers, table and head are ggml's blocks."""
     model = transformer(config)
     for name, linear in quantizable(model).items():
@@ -103,7 +87,7 @@ def on_blocks(config: ModelConfig, kind: str) -> Transformer:
     return model
 
 
-def on_codes(config: ModelConfig, bits: int, group_size: int) -> Transformer:
+def on_codes(config: ModelConfig, bits: int, group_size: int) -> Any:
     """A model whose layers are our own codes."""
     model = transformer(config)
     for name, linear in quantizable(model).items():
@@ -112,7 +96,7 @@ def on_codes(config: ModelConfig, bits: int, group_size: int) -> Transformer:
     return model
 
 
-def rounding_inputs(model: Transformer) -> Transformer:
+def rounding_inputs(model: Transformer) -> Any:
     """The same model; what its coded layers are given is rounded to 8 bits, as C++ does."""
 
     def product(x, *weights):

@@ -16,17 +16,13 @@ from tests.engines.cpu_models import (
     TOLERANCE,
     alone,
     assert_rounded_alike,
-    many_tokens,
     needs_library,
     off_by,
     transformer,
-    variant,
 )
 from tests.engines.cuda_models import BASE
 
 pytestmark = [needs_library, pytest.mark.usefixtures("many_tokens")]
-assert variant
-assert many_tokens
 
 CONFIG = replace(BASE, max_position_embeddings=256)
 CACHES: dict[str, Callable[..., KVCache]] = {

@@ -9,11 +9,9 @@ from minillm.kv_cache.dense import DenseKVCache
 from tests.engines.cpu_models import (
     TOLERANCE,
     alone,
-    many_tokens,
     needs_library,
     off_by,
     transformer,
-    variant,
 )
 from tests.engines.cuda_models import BASE, MODELS
 from tests.parity import measure
@@ -22,8 +20,6 @@ from tests.parity.models import CASES, TRAINED
 from tests.parity.pairs import pair_of
 
 pytestmark = [needs_library, pytest.mark.usefixtures("many_tokens")]
-assert variant
-assert many_tokens
 
 DENSE = [name for name, case in CASES.items() if not case.kind.endswith(("Moe", "Mixtral"))]
 PROMPTS = [11, 1, 6]  # tokens of each row

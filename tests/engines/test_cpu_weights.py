@@ -12,21 +12,17 @@ from tests.engines.cpu_models import (
     TOLERANCE,
     alone,
     assert_rounded_alike,
-    many_tokens,
     needs_library,
     off_by,
     on_blocks,
     on_codes,
     rounding_inputs,
     transformer,
-    variant,
     wide,
 )
 from tests.engines.cuda_models import MODELS
 
 pytestmark = needs_library
-assert many_tokens
-assert variant
 
 FEATURES = ["llama", "tied head", "biases", "norm of all heads", "gemma", "norms after"]
 CODES = {"int4 in 32s": (4, 32), "int8 a row": (8, -1), "int8 in 32s": (8, 32)}
