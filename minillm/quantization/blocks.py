@@ -56,7 +56,7 @@ class Blocks(NamedTuple):
         """(N, C), float32."""
         codes, scales, minima = self.parts()
         values = codes.float().view(*scales.shape, BLOCK)
-        return (values * scales[..., None] + minima[..., None]).view(codes.shape)
+        return values.mul_(scales[..., None]).add_(minima[..., None]).view(codes.shape)
 
 
 class BlockLinear(nn.Module):

@@ -20,6 +20,7 @@ from minillm.course.checks.nb08 import EXERCISES
 from minillm.course.figures import nb08 as figures
 from minillm.course.ledger import ledger
 from minillm.course.measurements import nb08 as measurements
+from minillm.course.precomputed import origin
 from minillm.course.step_profile import PARTS, hollow, step_parts
 from minillm.course.tape import record
 from minillm.kernels.reference import quantized_linear
@@ -269,7 +270,7 @@ def test_what_was_stored_says_what_the_notebook_says():
     busiest = max(found["parts"]["PyTorch"], key=found["parts"]["PyTorch"].__getitem__)
     assert busiest == "products of the layers"
     assert measurements.limits_of(found).ridge > 1
-    assert re.search(r"\d threads, \d{4}-\d\d-\d\d", measurements.origin("08.steps"))
+    assert re.search(r"\d threads, \d{4}-\d\d-\d\d", origin("08.steps"))
 
 
 def printed(start: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from minillm.bench import Ceilings, Cost, ceilings, diagnose, prefill_cost, step
 from minillm.bench.diagnosis import Phase
 from minillm.bench.peaks import read_bytes_per_s
 from minillm.course.measurements.nb05 import fill
-from minillm.course.precomputed import FOLDER, Measurement
+from minillm.course.precomputed import Measurement
 from minillm.course.step_profile import engine_parts, step_parts, step_seconds
 from minillm.course.timing import timed
 from minillm.engines import accelerate
@@ -173,13 +172,6 @@ def phase_points(
         name: (cost.intensity, cost.flops / seconds)
         for name, cost, seconds in zip(names, costs, measured, strict=True)
     }
-
-
-def origin(name: str) -> str:
-    """Where and when a stored measurement was made."""
-    file = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    host = file["machine"]
-    return f"{host['cpu']}, {host['threads']} threads, {file['date']}"
 
 
 def _rows(rounds: int = 3) -> tuple[list[dict[str, Any]], float]:

@@ -43,7 +43,7 @@ struct Variant {
   void (*quantize)(const Activations& x, int64_t first, int64_t last);
   void (*product)(const Weight& w, const Activations& x, int64_t M, int64_t first, int64_t last,
                   float* y, int64_t ldy, const float* bias);
-  const AttentionFunctions* attention;  // null in a build without attention.inl
+  const AttentionFunctions* attention;
 };
 
 const Variant& current();

@@ -1,9 +1,6 @@
 // The variant for AVX-512 (F, BW, VL, DQ, VNNI). dispatch.h says how variants work.
-#include "dispatch.h"
-
-#if __has_include("attention.inl")
 #include "attention.h"
-#endif
+#include "dispatch.h"
 
 #if defined(MINILLM_X86)
 #include <immintrin.h>
@@ -24,15 +21,10 @@ namespace avx512 {
 #include "many.inl"
 #include "tile_avx512.inl"
 #include "product.inl"
-#if __has_include("attention.inl")
 #include "attention.inl"
-static const AttentionFunctions* const attention = &attention_functions;
-#else
-static const AttentionFunctions* const attention = nullptr;
-#endif
 
 extern const Variant variant;
-const Variant variant = {"avx512", quantize, product, attention};
+const Variant variant = {"avx512", quantize, product, &attention_functions};
 
 }  // namespace avx512
 }  // namespace minillm

@@ -1,9 +1,6 @@
 // The variant for NEON with the dot product of ARMv8.2. dispatch.h says how variants work.
-#include "dispatch.h"
-
-#if __has_include("attention.inl")
 #include "attention.h"
-#endif
+#include "dispatch.h"
 
 #if defined(MINILLM_NEON)
 #include <arm_neon.h>
@@ -22,15 +19,10 @@ namespace neon {
 #include "many.inl"
 #include "tile_neon.inl"
 #include "product.inl"
-#if __has_include("attention.inl")
 #include "attention.inl"
-static const AttentionFunctions* const attention = &attention_functions;
-#else
-static const AttentionFunctions* const attention = nullptr;
-#endif
 
 extern const Variant variant;
-const Variant variant = {"neon", quantize, product, attention};
+const Variant variant = {"neon", quantize, product, &attention_functions};
 
 }  // namespace neon
 }  // namespace minillm

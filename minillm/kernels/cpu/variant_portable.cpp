@@ -1,9 +1,6 @@
 // The variant that runs everywhere: standard C++ and nothing else. dispatch.h says how variants work.
-#include "dispatch.h"
-
-#if __has_include("attention.inl")
 #include "attention.h"
-#endif
+#include "dispatch.h"
 
 namespace minillm {
 namespace portable {
@@ -14,15 +11,10 @@ namespace portable {
 #include "many.inl"
 #include "tile_portable.inl"
 #include "product.inl"
-#if __has_include("attention.inl")
 #include "attention.inl"
-static const AttentionFunctions* const attention = &attention_functions;
-#else
-static const AttentionFunctions* const attention = nullptr;
-#endif
 
 extern const Variant variant;
-const Variant variant = {"portable", quantize, product, attention};
+const Variant variant = {"portable", quantize, product, &attention_functions};
 
 }  // namespace portable
 }  // namespace minillm
