@@ -106,7 +106,7 @@ struct AttentionFunctions {
                  int64_t G, int64_t D, const Part& part);
   // Key or value at a place as float32 (D,).
   void (*read_row)(const HeadCache& head, bool keys, int64_t place, int64_t D, float* out);
-  // Many queries per head, against unpacked keys. scratch: tile_floats(D) floats.
+  // Many queries per head, against unpacked keys. scratch: tile_floats(count · G, D) floats.
   void (*attend_tile)(const Unpacked& kv, const Queries& queries, Sight sight, float* scratch);
   // How many queries of G heads make a good tile.
   int64_t tile_rows;
@@ -115,7 +115,7 @@ struct AttentionFunctions {
 // Floats of scratch that attend_tile needs for `rows` queries (over all heads) of D values.
 inline int64_t tile_floats(int64_t rows, int64_t D) {
   const int64_t width = (D + ROUNDED - 1) / ROUNDED * ROUNDED;
-  return rows * (width + width + KEY_TILE + 4);
+  return rows * (width + width + KEY_TILE + 2);
 }
 
 }  // namespace minillm

@@ -181,11 +181,11 @@ MINILLM_API int32_t mm_step(const Model* model, const Step* step) {
 MINILLM_API int32_t mm_head(const Weight* head, const float* hidden, int64_t M, float* scores,
                             int64_t threads, double* seconds) {
   const int64_t blocks = head->coded() ? M * (head->cols / BLOCK) : 0;
-  const std::unique_ptr<char[]> room(new (std::nothrow) char[size_t(blocks) * (BLOCK + 8) + 64]);
-  if (!room) return 1;
-  auto* scales = reinterpret_cast<float*>(room.get());
-  auto* sums = reinterpret_cast<int32_t*>(scales + blocks);
-  const Activations x = {hidden, reinterpret_cast<int8_t*>(sums + blocks), scales, sums};
+  const std::unique_ptr<int8_t[]> codes(new (std::nothrow) int8_t[size_t(blocks) * BLOCK]);
+  const std::unique_ptr<float[]> scales(new (std::nothrow) float[size_t(blocks)]);
+  const std::unique_ptr<int32_t[]> sums(new (std::nothrow) int32_t[size_t(blocks)]);
+  if (!codes || !scales || !sums) return 1;
+  const Activations x = {hidden, codes.get(), scales.get(), sums.get()};
   run_team(threads, seconds, [&](Team& team) {
     Share mine = team.share(blocks);
     quantize(x, mine.first, mine.last);

@@ -230,9 +230,9 @@ class LayerPass {
   }
 
   Unpacked unpacked(int64_t b, int64_t k) const {
-    float* keys = at.unpacked + (b * K + k) * at.unpacked_size;
-    return {keys, keys + at.padded_keys * D, at.positions + b * at.padded_keys, window(b).count(),
-            at.width};
+    const int64_t first = (b * K + k) * at.padded_keys;
+    return {at.keys + first * D, at.values + first * at.width, at.positions + b * at.padded_keys,
+            window(b).count(), at.width};
   }
 
   // A piece is the keys, or the values, of a head of a row. What is stored is read before the new

@@ -1,11 +1,23 @@
 // The memory of one step: allocated when it begins, all at once, so that steps share nothing and
 // several may run at the same time.
+//
+// AddressSanitizer sees where an allocation ends, but not where a buffer within it does. When it
+// watches, the room between two buffers is therefore wider, and forbidden ("poisoned").
 #pragma once
 
 #include <cstdlib>
 
 #include "dispatch.h"
 #include "step.h"
+
+#if defined(__has_feature)  // clang; GCC defines the macro itself
+#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace minillm {
 
@@ -30,11 +42,13 @@ struct Buffers {
   int32_t* gated_sums;
   float* biases;       // (threads, widest)
   int64_t widest;
-  float* parts;        // unfinished softmaxes, (N·K + threads, G·(D + 2)): steps of one token per row
+  // Unfinished softmaxes, (N·K + threads - 1, G·(D + 2)): in steps of one token per row.
+  float* parts;
   float* tiles;        // scratch of attend_tile, (threads, tile_size): steps of several
   int64_t tile_size;
-  float* unpacked;     // (B·K, unpacked_size): keys and values as float32, the same
-  int64_t unpacked_size, padded_keys, width;
+  float* keys;         // as float32, (B·K, padded_keys·D), and so
+  float* values;       // (B·K, padded_keys·width)
+  int64_t padded_keys, width;
   int64_t* positions;  // (B, padded_keys)
 };
 
@@ -47,27 +61,27 @@ class Memory {
     b.widest = most(most(m.F, m.C), wide);
     b.width = (m.D + ROUNDED - 1) / ROUNDED * ROUNDED;
     b.padded_keys = (s.longest_after + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
-    b.unpacked_size = b.padded_keys * (m.D + b.width);
     b.tile_size = tile_floats(most(current().attention->tile_rows, G), m.D);
     const bool one = s.longest == 1;
     for (int pass = 0; pass < 2; pass++) {  // first the sizes, then the places
       size = 0;
       place(b.normed, M * m.C);
       place(b.input.codes, M * most(m.C, wide));
-      place(b.input.scales, M * (most(m.C, wide) / BLOCK + 1));
-      place(b.input.sums, M * (most(m.C, wide) / BLOCK + 1));
+      place(b.input.scales, M * (most(m.C, wide) / BLOCK));
+      place(b.input.sums, M * (most(m.C, wide) / BLOCK));
       place(b.qkv, s.N * b.qkv_width);
       place(b.mixed, s.N * wide);
       place(b.sum, s.N * m.C);
       place(b.gated, M * m.F);
       place(b.up, M * m.F);
       place(b.gated_codes, M * m.F);
-      place(b.gated_scales, M * (m.F / BLOCK + 1));
-      place(b.gated_sums, M * (m.F / BLOCK + 1));
+      place(b.gated_scales, M * (m.F / BLOCK));
+      place(b.gated_sums, M * (m.F / BLOCK));
       place(b.biases, s.threads * b.widest);
-      place(b.parts, one ? (s.N * m.K + s.threads) * G * (m.D + 2) : 0);
+      place(b.parts, one ? (s.N * m.K + s.threads - 1) * G * (m.D + 2) : 0);
       place(b.tiles, one ? 0 : s.threads * b.tile_size);
-      place(b.unpacked, one ? 0 : s.B * m.K * b.unpacked_size);
+      place(b.keys, one ? 0 : s.B * m.K * b.padded_keys * m.D);
+      place(b.values, one ? 0 : s.B * m.K * b.padded_keys * b.width);
       place(b.positions, one ? 0 : s.B * b.padded_keys);
       if (pass == 0) b.all = static_cast<char*>(std::malloc(size + LINE));
       if (!b.all) return;
@@ -81,12 +95,21 @@ class Memory {
 
  private:
   static constexpr size_t LINE = 64;  // bytes of a cache line: two threads never write to the same
+#ifdef __SANITIZE_ADDRESS__
+  static constexpr size_t GUARD = 16 * LINE;  // an overrun of several vectors, or of a row
+#else
+  static constexpr size_t GUARD = 0;
+#endif
 
   template <typename T>
   void place(T*& pointer, int64_t count) {
     const size_t base = (reinterpret_cast<size_t>(buffers.all) + LINE - 1) / LINE * LINE;
-    pointer = reinterpret_cast<T*>(base + size);
-    size += (size_t(count) * sizeof(T) + LINE - 1) / LINE * LINE;
+    const size_t begin = size, end = begin + size_t(count) * sizeof(T);
+    pointer = reinterpret_cast<T*>(base + begin);
+    size = (end + LINE - 1) / LINE * LINE + GUARD;
+#ifdef __SANITIZE_ADDRESS__
+    if (buffers.all) ASAN_POISON_MEMORY_REGION(reinterpret_cast<char*>(base + end), size - end);
+#endif
   }
 
   size_t size = 0;
