@@ -79,8 +79,17 @@ static inline vec load_nibbles(const uint8_t* p) {
   const __m256i both = _mm256_or_si256(x, _mm256_slli_epi64(x, 28));
   return _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15)));
 }
-static inline void add_sums(const vec* x, float* y) {
-  const vec pairs = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-  const __m128 low = _mm256_castps256_ps128(pairs), high = _mm256_extractf128_ps(pairs, 1);
-  _mm_storeu_ps(y, _mm_add_ps(_mm_loadu_ps(y), _mm_add_ps(low, high)));
+static inline vec load_even(const bfloat16* p) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+}
+static inline vec load_odd(const bfloat16* p) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int(0xffff0000))));
+}
+static inline vec fold(const vec* x) {
+  return _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+}
+static inline vec sums(const vec* x) {
+  return add(_mm256_permute2f128_ps(x[0], x[1], 0x20), _mm256_permute2f128_ps(x[0], x[1], 0x31));
 }

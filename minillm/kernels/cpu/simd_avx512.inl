@@ -63,12 +63,23 @@ static inline vec load_nibbles(const uint8_t* p) {
   const __m512i both = _mm512_or_si512(x, _mm512_slli_epi64(x, 28));
   return _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
 }
-static inline void add_sums(const vec* x, float* y) {
-  // Within each 128 bits: a, b, c, d, each of one vector; then the four parts together.
+static inline vec load_even(const bfloat16* p) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+static inline vec load_odd(const bfloat16* p) {
+  const __m512i high = _mm512_set1_epi32(int(0xffff0000));
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
+}
+static inline vec fold(const vec* x) {
+  // Within each 128 bits: a, b, c, d, each of one vector.
   const vec ab = add(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
   const vec cd = add(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-  const vec abcd = add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
-  const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  _mm_storeu_ps(y, _mm_add_ps(_mm_loadu_ps(y), quarter));
+  return add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+}
+static inline vec sums(const vec* x) {
+  // The same with quarters of 128 bits in place of single numbers.
+  const vec a = x[0], b = x[1], c = x[2], d = x[3];
+  const vec ab = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  const vec cd = add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+  return add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }

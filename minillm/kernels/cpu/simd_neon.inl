@@ -60,7 +60,15 @@ static inline vec load_nibbles(const uint8_t* p) {
   const float wide[WIDTH] = {float(p[0] & 15), float(p[0] >> 4), float(p[1] & 15), float(p[1] >> 4)};
   return vld1q_f32(wide);
 }
-static inline void add_sums(const vec* x, float* y) {
-  const vec sums = vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
-  vst1q_f32(y, vaddq_f32(vld1q_f32(y), sums));
+static inline vec load_even(const bfloat16* p) {
+  const uint32x4_t pairs = vreinterpretq_u32_u16(vld1q_u16(reinterpret_cast<const uint16_t*>(p)));
+  return vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
 }
+static inline vec load_odd(const bfloat16* p) {
+  const uint32x4_t pairs = vreinterpretq_u32_u16(vld1q_u16(reinterpret_cast<const uint16_t*>(p)));
+  return vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000)));
+}
+static inline vec fold(const vec* x) {
+  return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
+}
+static inline vec sums(const vec* x) { return x[0]; }

@@ -80,13 +80,23 @@ static inline vec exp(vec a) {
 }
 
 // For attention. WIDTH bytes, or codes of 4 bits (two in a byte, the first in its low half), as
-// floats; and y[i] += the sum of x[i], for four vectors.
+// floats.
 static inline vec load_bytes(const uint8_t* p) {
   return each([=](int i) { return float(p[i]); });
 }
 static inline vec load_nibbles(const uint8_t* p) {
   return each([=](int i) { return float(p[i / 2] >> (i % 2 * 4) & 15); });
 }
-static inline void add_sums(const vec* x, float* y) {
-  for (int i = 0; i < 4; i++) y[i] += sum(x[i]);
+// Every second bfloat16, from p[0] or p[1] on.
+static inline vec load_even(const bfloat16* p) {
+  return each([=](int i) { return to_float(p[2 * i]); });
 }
+static inline vec load_odd(const bfloat16* p) {
+  return each([=](int i) { return to_float(p[2 * i + 1]); });
+}
+// The sums of WIDTH vectors, in two steps: `fold` makes one of four, and `sums` takes WIDTH / 4
+// of those.
+static inline vec fold(const vec* x) {
+  return each([=](int i) { return sum(x[i]); });
+}
+static inline vec sums(const vec* x) { return x[0]; }
