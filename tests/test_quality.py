@@ -193,10 +193,11 @@ def test_what_two_modules_share_counts_once():
 def test_the_file_s_own_blocks(llm):
     """The same weights, so that what differs is what inputs in 8 bits do."""
     changed = METHODS["gguf"].make(llm)
-    layers = changed.model.layers
-    assert isinstance(layers[3].mlp.up_proj, BlockLinear)
+    name = "layers.3.mlp.up_proj"
+    layer = changed.model.get_submodule(name)
+    assert isinstance(layer, BlockLinear)
     torch.testing.assert_close(
-        layers[3].mlp.up_proj.blocks.dequantize(), llm.model.layers[3].mlp.up_proj.weight
+        layer.blocks.dequantize(), llm.model.get_submodule(name).get_parameter("weight")
     )
     # 5 bits per weight of the layers, 8.5 of the embedding, which is the head; 61 norms of 576.
     weights = sum(linear.weight.numel() for linear in quantizable(llm.model).values())

@@ -22,6 +22,7 @@ from minillm.course.speed import (
 from minillm.course.storage import METHODS
 from minillm.engines.base import Unsupported
 from minillm.kernels import cpu
+from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.model import Transformer
 from minillm.quantization.linear import QuantizedLinear, quantizable
 from tests.checkout import ROOT
@@ -84,7 +85,10 @@ def test_the_kernel_runs_the_same_model(small):
     plain = METHODS["kv-int4-token"].make(small)
     fast, _ = with_kernel(plain)
     assert type(fast) is type(plain)
-    assert fast.new_cache(1, 64).keys.group == plain.new_cache(1, 64).keys.group
+    one, other = fast.new_cache(1, 64), plain.new_cache(1, 64)
+    assert isinstance(one, QuantizedKVCache)
+    assert isinstance(other, QuantizedKVCache)
+    assert one.keys.group == other.keys.group
     torch.testing.assert_close(fast.logits([1, 2, 3]), plain.logits([1, 2, 3]))
     assert not hasattr(plain.model, "engine")
 
@@ -97,6 +101,8 @@ def test_stand_ins_are_stored_as_the_methods_they_stand_for(small):
     for name in quantizable(small.model):
         one, other = ordered.model.get_submodule(name), plain.model.get_submodule(name)
         assert isinstance(one, QuantizedLinear)
+        assert isinstance(other, QuantizedLinear)
+        assert one.order is not None
         assert sorted(one.order.tolist()) == list(range(one.in_features))
         assert torch.equal(one.codes, other.codes)
     assert torch.equal(ordered.logits([1, 2, 3]), plain.logits([1, 2, 3]))
