@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "export.h"
+#include "pages.h"
 #include "products.h"
 
 namespace minillm {
@@ -39,11 +40,6 @@ static std::vector<Place> places(int64_t parts, const int64_t* part_rows, const 
   return ordered;
 }
 
-static uint8_t* new_bytes(int64_t count) {
-  const auto alignment = std::align_val_t(Weight::ALIGNMENT);
-  return static_cast<uint8_t*>(::operator new(size_t(count), alignment));
-}
-
 // Sizes of a coded weight, and its memory.
 static Weight* new_coded(int bits, Offset offset, int fixed_zero, bool wide, int64_t rows,
                          int64_t cols, int64_t group_cols) {
@@ -61,7 +57,7 @@ static Weight* new_coded(int bits, Offset offset, int fixed_zero, bool wide, int
   w->block_bytes = PANEL * BLOCK * bits / 8;
   w->group_bytes = w->head_bytes + w->group_blocks * w->block_bytes;
   w->panel_bytes = w->groups * w->group_bytes;
-  w->data = new_bytes(w->panels() * w->panel_bytes);
+  w->data = weights_alloc(size_t(w->panels() * w->panel_bytes));
   return w.release();
 }
 

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "export.h"
+#include "pages.h"
 #include "products.h"
 
 namespace minillm {
@@ -75,7 +76,7 @@ MINILLM_API int64_t mm_weight_bytes(const Weight* w) {
 
 MINILLM_API void mm_free(Weight* w) {
   if (!w) return;
-  ::operator delete(w->data, std::align_val_t(Weight::ALIGNMENT));
+  weights_free(w->data);
   delete[] w->row;
   delete w;
 }

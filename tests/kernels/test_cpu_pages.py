@@ -1,0 +1,66 @@
+"""Memory of packed weights: parts of shared slabs, given back with the last of them."""
+
+import os
+import random
+import threading
+
+import pytest
+import torch
+
+from minillm.course.tool.run import high_water_bytes
+from minillm.kernels import cpu
+from minillm.kernels.cpu import products
+from minillm.kernels.cpu.products import pack_blocks
+
+pytestmark = pytest.mark.skipif(bool(cpu.why_not()), reason=str(cpu.why_not()))
+
+
+def blocks(N, C, seed):
+    """Q8_0 blocks of random codes, with a scale of 1."""
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(-127, 128, (N, C // 32, 32), generator=generator, dtype=torch.int8)
+    scale = torch.ones(N, C // 32, 1).half().view(torch.uint8).view(N, C // 32, 2)
+    return torch.cat([scale, codes.view(torch.uint8)], dim=-1).view(N, -1), codes.view(N, C)
+
+
+def test_parts_keep_their_numbers_while_others_come_and_go():
+    rng, held = random.Random(0), {}
+    for number in range(300):
+        # From one panel to more than a slab of 16 MB is shared for.
+        N, C = rng.choice([(1, 32), (17, 64), (48, 576), (1536, 576), (9000, 1024)])
+        data, codes = blocks(N, C, number)
+        held[number] = pack_blocks("Q8_0", [data]), codes[[0, -1]].float()
+        while len(held) > rng.choice([1, 4, 12]):
+            weight, ends = held.pop(rng.choice(list(held)))
+            assert torch.equal(torch.stack([weight.row(0), weight.row(weight.shape[0] - 1)]), ends)
+
+
+def test_a_model_that_goes_leaves_its_memory_to_the_next():
+    data, _ = blocks(2_000, 576, 0)
+
+    def model():
+        return [pack_blocks("Q8_0", [data]) for _ in range(40)]  # 49 MB
+
+    peaks = []
+    for _ in range(4):
+        weights = model()
+        del weights
+        peaks.append(high_water_bytes(os.getpid()))
+    assert peaks[-1] - peaks[0] < 20e6
+
+
+def test_threads_may_pack_and_free_at_once():
+    data, codes = blocks(64, 576, 1)
+    expected, wrong = codes[5].float(), []
+
+    def work():
+        rows = (pack_blocks("Q8_0", [data]).row(5) for _ in range(200))
+        wrong.extend(row for row in rows if not torch.equal(row, expected))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert products.product(pack_blocks("Q8_0", [data]), torch.ones(1, 576)).isfinite().all()
