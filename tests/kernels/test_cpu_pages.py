@@ -51,7 +51,8 @@ def test_a_model_that_goes_leaves_its_memory_to_the_next():
 
 def test_threads_may_pack_and_free_at_once():
     data, codes = blocks(64, 576, 1)
-    expected, wrong = codes[5].float(), []
+    expected = codes[5].float()
+    wrong: list[torch.Tensor] = []
 
     def work():
         rows = (pack_blocks("Q8_0", [data]).row(5) for _ in range(200))
