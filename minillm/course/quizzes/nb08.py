@@ -103,24 +103,4 @@ QUESTIONS = (
             ),
         ),
     ),
-    Question(
-        "A step for eight texts takes hardly longer than a step for one. Who gains from a larger "
-        "batch?",
-        right=0,
-        choices=(
-            (
-                "The server: more tokens per second in all. No user gets them sooner.",
-                "The weights are read once for all. Each user's ITL stays what it was, or grows a "
-                "little.",
-            ),
-            (
-                "Every user: ITL falls to an eighth.",
-                "Each still gets one token per step.",
-            ),
-            (
-                "Nobody: decode is bound by arithmetic.",
-                "Then eight texts would take eight times as long.",
-            ),
-        ),
-    ),
 )
