@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 # So many bytes are read where the caches' size is not known: more than nearly any of them hold.
-LEAST_READ = 2**28
+LEAST_READ = 2**27
 MOST_READ = 2**32
 # The side of the largest square matrix that is multiplied. On a GPU a small product does not fill
 # the card; on a CPU a large one only takes long.

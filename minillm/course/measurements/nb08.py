@@ -25,6 +25,7 @@ from minillm.kernels.cpu import products
 from minillm.kernels.reference import quantized_linear
 from minillm.llm import LLM
 from minillm.quantization.int4 import pack_nibbles, quantize_groups
+from minillm.quantization.memory import trim
 from minillm.sampling import SamplingParams
 
 # How a model is opened; the first is what notebooks 00 to 07 ran on. What INT8 and INT4 leave as it
@@ -154,6 +155,7 @@ def compare(llm: LLM, fast: LLM | None) -> None:
 def batches(llm: LLM, limits: Ceilings, sizes: Sequence[int] = (1, 2, 4, 8)) -> None:
     """Print what a step takes for so many texts at a time, and what it waits for."""
     for rows in sizes:
+        trim()  # or what earlier cells have freed would count on top of a larger cache
         cache = fill(llm, llm.new_cache(rows, CONTEXT + 1), CONTEXT)
         seconds, cost = step_seconds(llm, cache), step_cost(llm, rows, context=CONTEXT)
         del cache  # the next one is larger still
