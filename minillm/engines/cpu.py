@@ -52,7 +52,7 @@ class CpuEngine(Engine):
         self.name = f"cpu ({cpu.variant()})"
         self._source = model
         self._model: CpuModel | None = CpuModel(model)
-        self._library = _declare(cpu.library())
+        self._library = _declare(cpu.load_library())
         self._view: CacheView | None = None
         self._tables, self._tokens = Tables(), Tokens.none()
         self._seconds: ctypes.Array[c_double] | None = None

@@ -161,7 +161,7 @@ def test_profile():
 
 def test_structs_have_the_sizes_that_cpp_gives_them():
     sizes = (ctypes.c_int64 * 4)()
-    cpu.library().mm_step_sizes(sizes)
+    cpu.load_library().mm_step_sizes(sizes)
     structs = cpu_structs.Layer, cpu_structs.Model, cpu_structs.Step, cpu_structs.LayerCache
     assert list(sizes) == [ctypes.sizeof(struct) for struct in structs]
 

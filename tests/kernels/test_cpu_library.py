@@ -69,7 +69,7 @@ def test_reasons(monkeypatch, tmp_path):
     assert cpu.variant() is None
     assert cpu.variants() == []
     with pytest.raises(RuntimeError, match="not available: MINILLM_CPU=off"):
-        cpu.library()
+        cpu.load_library()
     broken = tmp_path / f"_library{EXTENSION_SUFFIXES[0]}"
     broken.write_bytes(b"no library")
     assert str(cpu.open_library(broken)).startswith(f"{broken.name} cannot be loaded: ")
@@ -84,7 +84,7 @@ def test_reasons(monkeypatch, tmp_path):
 
 @needs_library
 def test_a_library_of_other_sources_is_refused(monkeypatch, tmp_path):
-    if not cpu.library().mm_sources():
+    if not cpu.load_library().mm_sources():
         pytest.skip("this library was not built by setup.py")
     (path,) = [path for path in cpu.FOLDER.glob("_library*") if path.suffix in (".so", ".pyd")]
     (tmp_path / "products.h").write_text("// something else\n")

@@ -39,7 +39,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
 }
 
 
-def library() -> ctypes.CDLL:
+def load_library() -> ctypes.CDLL:
     """The library, with its functions' types declared. RuntimeError, saying why, without one."""
     opened = _open(os.environ.get("MINILLM_CPU") or "")
     if isinstance(opened, str):
@@ -55,14 +55,14 @@ def why_not() -> str | None:
 
 def variant() -> str | None:
     """The name of the variant in use, such as "avx2"; None without a library."""
-    return None if why_not() else str(library().mm_current().decode())
+    return None if why_not() else str(load_library().mm_current().decode())
 
 
 def variants() -> list[str]:
     """The variants that run on this machine, the fastest first; none without a library."""
     if why_not():
         return []
-    names = (library().mm_variant(i) for i in range(len(VARIANTS)))
+    names = (load_library().mm_variant(i) for i in range(len(VARIANTS)))
     return [name.decode() for name in names if name is not None]
 
 
@@ -71,7 +71,7 @@ def use(name: str) -> None:
     if name not in variants():
         runnable = ", ".join(variants()) or "none"
         raise ValueError(f"the variant {name!r} does not run here; these do: {runnable}")
-    library().mm_use(name.encode())
+    load_library().mm_use(name.encode())
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minillm.kernels.cpu import library
+from minillm.kernels.cpu import load_library
 from minillm.kernels.cpu.checks import (
     BLOCK,
     FLOATS,
@@ -34,12 +34,12 @@ class Weight:
         self.handle, self.shape = handle, (N, C)
         self.coded = not keep
         self._keep = keep  # floating-point weights are read where they are
-        self._free = library().mm_free
+        self._free = load_library().mm_free
 
     @property
     def nbytes(self) -> int:
         """Bytes of the packed copy; of weights in floating point, only of the row pointers."""
-        return int(library().mm_weight_bytes(self.handle))
+        return int(load_library().mm_weight_bytes(self.handle))
 
     def __del__(self) -> None:
         if handle := getattr(self, "handle", None):
@@ -50,7 +50,7 @@ class Weight:
         if not 0 <= n < self.shape[0]:
             raise ValueError(f"row {n} of a weight with {self.shape[0]} rows")
         out = torch.empty(self.shape[1])
-        library().mm_dequantize_row(self.handle, n, out.data_ptr())
+        load_library().mm_dequantize_row(self.handle, n, out.data_ptr())
         return out
 
 
@@ -67,7 +67,7 @@ def pack_blocks(kind: str, data: Sequence[Tensor], order: Tensor | None = None) 
         raise ValueError(f"rows of {width} bytes; blocks of kind {kind} have {size} bytes each")
     rows, C = [len(x) for x in data], width // size * BLOCK
     check_order(order, sum(rows))
-    handle = library().mm_pack_blocks(
+    handle = load_library().mm_pack_blocks(
         number, len(data), _pointers(data), _numbers(rows), _pointer(order), C
     )
     return Weight(handle, sum(rows), C)
@@ -100,7 +100,7 @@ def pack_groups(bits: int, parts: Sequence[Groups], order: Tensor | None = None)
         raise ValueError("codes, scales and zeros differ in their numbers of rows")
     check_order(order, sum(rows))
     pointers = (_pointers(codes), _pointers(scales), _pointers(zeros))
-    handle = library().mm_pack_groups(
+    handle = load_library().mm_pack_groups(
         bits, FLOATS[scales[0].dtype], len(rows), *pointers, _numbers(rows), _pointer(order), C,
         C // G,
     )  # fmt: skip
@@ -112,7 +112,7 @@ def point_to_floats(weights: Sequence[Tensor], order: Tensor | None = None) -> W
     C = check_stack("weights", weights, tuple(FLOATS))
     rows = [len(x) for x in weights]
     check_order(order, sum(rows))
-    handle = library().mm_pack_floats(
+    handle = load_library().mm_pack_floats(
         FLOATS[weights[0].dtype], len(rows), _pointers(weights), _numbers(rows), _pointer(order), C
     )
     return Weight(handle, sum(rows), C, weights)
@@ -133,7 +133,7 @@ def quantize_rows(x: Tensor) -> Rounded:
     """`reference.quantize_blocks` of x (M, C), float32."""
     M, C = check_activations(x)
     rounded = _room(M, C)
-    library().mm_quantize(x.data_ptr(), *_addresses(rounded), 0, M * (C // BLOCK))
+    load_library().mm_quantize(x.data_ptr(), *_addresses(rounded), 0, M * (C // BLOCK))
     return rounded
 
 
@@ -151,7 +151,7 @@ def product(
         raise ValueError(f"rows {first} to {last} of a weight with {N} rows")
     rounded = quantize_rows(x) if weight.coded else _room(0, BLOCK)
     y = torch.full((M, N), float("nan"))
-    library().mm_product(
+    load_library().mm_product(
         weight.handle, x.data_ptr(), *_addresses(rounded), M, first, last, y.data_ptr(), N,
         _pointer(bias),
     )  # fmt: skip
@@ -166,7 +166,7 @@ def linear(weight: Weight, x: Tensor, bias: Tensor | None = None) -> Tensor:
     M, C = check_activations(flat, multiple=BLOCK if weight.coded else 1)
     N = check_product(weight.shape, C, bias)
     rounded, y = _room(M if weight.coded else 0, C), torch.empty(M, N)
-    library().mm_linear(
+    load_library().mm_linear(
         weight.handle, flat.data_ptr(), *_addresses(rounded), M, y.data_ptr(), _pointer(bias)
     )
     return y.view(*x.shape[:-1], N).to(x.dtype)
@@ -181,7 +181,7 @@ def dequantize_blocks(kind: str, row: Tensor) -> Tensor:
         raise ValueError(f"a row of {kind} is {describe(row)}; uint8 (n · {size},) is needed")
     row = row.contiguous()
     out = torch.empty(len(row) // size * BLOCK)
-    library().mm_dequantize_blocks(number, row.data_ptr(), len(out), out.data_ptr())
+    load_library().mm_dequantize_blocks(number, row.data_ptr(), len(out), out.data_ptr())
     return out
 
 
