@@ -3,6 +3,7 @@
 import functools
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from minillm.model import Transformer
@@ -22,6 +23,7 @@ class Pair(NamedTuple):
 
 
 @functools.cache
+@torch.inference_mode(False)  # whoever asks first: transformers writes to its buffers later on
 def pair_of(name: str) -> Pair:
     """A case by its name."""
     folder = saved(name)
