@@ -35,11 +35,12 @@ class CpuEngine(Engine):
     has codes, its inputs are rounded to 8 bits per 32 columns (`reference.quantize_blocks`). In a
     model of a 16-bit dtype the modules round after each operation, and the engine only at the end.
 
-    Weights in floating point are read in place, codes from a copy that is made here. A module or
-    tensor that is replaced is noticed when the next text begins (at a step of several tokens, or
-    on another cache), and the model is read anew; codes that are changed in place are not. Forward
-    hooks are looked for at the same moments: with one anywhere in the model the modules run, or it
-    would hear nothing. Results carry no gradient.
+    Weights in floating point are read in place, codes from a copy that is made here. What is
+    replaced, or changed in place, is noticed when the next text begins (at a step of several
+    tokens, or on another cache), and the model is read anew: modules, tensors, other attributes. It
+    is not noticed where PyTorch does not count it: codes changed in place through `.data` or made
+    in inference mode. Forward hooks are looked for at the same moments: with one anywhere in the
+    model the modules run, or it would hear nothing; and where gradients of a weight are recorded.
 
     It uses as many threads as PyTorch does (`torch.set_num_threads`), and one in a forked process,
     where OpenMP's threads are not there any more.
@@ -86,6 +87,8 @@ class CpuEngine(Engine):
         model = self._model
         if model is None or model.head is None or hidden.device.type != "cpu":
             return None
+        if hidden.requires_grad and torch.is_grad_enabled():
+            return None
         head, M = model.head, hidden.numel() // max(hidden.shape[-1], 1)
         if hidden.shape[-1] != head.shape[1] or not (head.coded or M <= FEW_TOKENS):
             return None
@@ -126,7 +129,7 @@ class CpuEngine(Engine):
             except Unsupported:
                 self._model = None
         self._view = None
-        if self._model is not None and not self._model.is_hooked():
+        if self._model is not None and not self._model.needs_modules():
             self._view = CacheView.of(cache, self._model.config)
 
     def _runs(
