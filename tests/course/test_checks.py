@@ -78,6 +78,21 @@ def test_a_cause_is_not_named_by_guesswork():
     }
 
 
+def test_of_two_faults_the_cause_of_the_first_mistake_is_named():
+    """A fault that shows in a later case alone would not explain what the learner sees."""
+    sign = Exercise(
+        lambda x: (x > 0) - (x < 0),
+        cases=[(3,), (-2,), (0,)],
+        wrong=[
+            ("nothing is left for zero", lambda x: 1 if x >= 0 else -1),
+            ("it returns the number", lambda x: x),
+        ],
+    )
+    both = sign.check("a", lambda x: 7 * x or 1)
+    assert (both.message, dict(both.details)["input"]) == ("", "3")
+    assert "left for zero" in sign.check("a", lambda x: 1 if x >= 0 else -1).message
+
+
 def stub_dots(ids, pair, new):
     """Merges."""
     ...  # noqa: PIE790 (as a learner finds it)
@@ -155,6 +170,7 @@ def forgets_return(ids, pair, new):
         (forgets_return, "is a `return` missing", "None (NoneType)"),
         (lambda ids, pair, new: "abc", "", "'abc' (str)"),
         (lambda ids: ids, "raised an error", "TypeError"),
+        (lambda ids, pair, new: [None], "is a `return` missing", "None (NoneType)"),
         ([1], "A function is asked for", "[1] (list)"),
     ],
 )
@@ -216,6 +232,13 @@ def test_driving_a_class():
     assert exercise.check("a", Counter).passed
     assert "it forgets" in exercise.check("a", Forgets).message
 
+    class Fails(Counter):
+        def push(self, k):
+            return [self.n][k + 9]
+
+    assert "return [self.n][k + 9]" in repr(exercise.check("a", Fails))
+    assert "A class is asked for" in exercise.check("a", Counter()).message
+
     class Stub:
         def push(self, k):
             raise NotImplementedError
@@ -234,6 +257,9 @@ def test_values():
         assert value.check("a", stub).status == "not attempted"
     assert Value(0.78, tolerance=0.02).check("a", 0.7812).passed
     assert not Value(819_200).check("a", 819_201).passed
+    assert (
+        Value("ab", form=lambda x: x.lower() if isinstance(x, str) else x).check("a", "AB").passed
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from minillm.bench import Ceilings
 from minillm.config import LayerConfig, ModelConfig
 from minillm.course import check
 from minillm.course import triton_stand_in as stand_in
+from minillm.course.checks import kernels08
 from minillm.course.checks.kit import Value
 from minillm.course.checks.nb08 import EXERCISES
 from minillm.course.figures import nb08 as figures
@@ -31,6 +34,7 @@ from minillm.quantization.int4 import pack_nibbles, quantize_groups
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Ceilings(3e10, 2e11)
+CASE = (*kernels08.rows(2, 24, 1.0, 0), 1e-5)
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )
@@ -190,7 +194,6 @@ def test_the_stand_in_starts_at_a_view_and_stores_only_what_the_mask_lets_throug
 
 @needs_triton
 def test_a_kernel_that_is_decorated_already_passes_its_check():
-    from minillm.course.checks import kernels08
     from minillm.course.triton_here import triton
 
     assert check("08.int4_dot", triton.jit(kernels08.int4_dot)).passed
@@ -217,6 +220,59 @@ def test_a_stub_of_a_kernel_is_not_attempted():
         raise NotImplementedError
 
     assert check("08.add_norm", my_kernel).status == "not attempted"
+
+
+def test_a_kernel_that_writes_where_it_should_not_ends_with_a_diagnosis():
+    """And not with the process: under Triton's interpreter a stray store hits the heap."""
+    from minillm.course.triton_here import tl
+
+    def my_kernel(x_ptr, r_ptr, w_ptr, out_ptr, sum_ptr, C, eps, BLOCK: tl.constexpr):
+        place = tl.program_id(0) * C + tl.arange(0, BLOCK)
+        total = tl.load(x_ptr + place) + tl.load(r_ptr + place)
+        tl.store(out_ptr + place, total)
+        tl.store(sum_ptr + place + 1000, total)
+
+    for answer in (my_kernel, lambda *_, **__: None):
+        assert check("08.add_norm", answer).status == "wrong"
+
+
+@pytest.mark.parametrize("fault", [10, 12])
+def test_stray_stores_are_counted(fault):
+    found = kernels08.run_add_norm(partial(kernels08.add_norm, FAULT=fault), *CASE)
+    right = kernels08.run_add_norm(kernels08.add_norm, *CASE)
+    assert found["written beyond a tensor"] > right["written beyond a tensor"] == 0
+
+
+@pytest.mark.parametrize("answer", ["CFAEBD", "c, f, a, e, b, d", list("CFAEBD")])
+def test_letters_may_be_written_in_several_ways(answer):
+    assert check("08.knobs", answer).passed
+
+
+@pytest.mark.parametrize(
+    ("answer", "where"), [("CFAEAA", "[5]"), ("ABCDEFA", "[1]"), (3, "3 (int)"), ("", "[1]")]
+)
+def test_of_other_letters_the_symptom_is_named(answer, where):
+    result = check("08.knobs", answer)
+    assert result.status == "wrong"
+    assert where in [value for _, value in result.details]
+
+
+@pytest.mark.parametrize("exercise", ["08.stop", "08.captured"])
+@pytest.mark.parametrize("given", [None, 3, "abc", torch.ones(2, 3), [math.nan], object()])
+def test_whatever_a_method_returns_there_is_a_diagnosis(exercise, given):
+    class Mine:
+        def __init__(self, *_):
+            pass
+
+        def push(self, *_):
+            return given
+
+        flush = __call__ = push
+
+    result = check(exercise, Mine)
+    assert result.status == "wrong"
+    assert "index" in dict(result.details)
+    assert ("`return` missing" in result.message) == (given is None)
 
 
 def test_six_exercises_as_specified():

@@ -70,7 +70,8 @@ class Exercise:
             return _not_attempted(name)
         if not callable(answer):
             given = f"{brief(answer)} ({type(answer).__name__})"
-            return CheckResult(name, "wrong", "A function is asked for.", (("found", given),))
+            kind = "class" if isinstance(self.right, type) else "function"
+            return CheckResult(name, "wrong", f"A {kind} is asked for.", (("found", given),))
         found: list[Outcome] = []
         for case in self.cases:
             outcome = self._outcome(answer, case)
@@ -105,7 +106,13 @@ class Exercise:
         return Outcome(value, changed=() if self.mutates else touched)
 
     def _cause(self, right: list[Outcome], found: list[Outcome]) -> str:
-        """The cause whose variant gives the found outcomes wherever it differs from right."""
+        """The cause whose variant gives the found outcomes wherever it differs from right.
+
+        A variant that agrees in these cases alone has to explain the first mistake: that is what
+        the learner sees.
+        """
+        pairs = zip(right, found, strict=True)
+        first = next(i for i, (a, b) in enumerate(pairs) if not a.same(b, self.tolerance))
         partial = ""
         for cause, variant in self.wrong:
             made = [self._outcome(variant, case) for case in self.cases[: len(found)]]
@@ -113,7 +120,7 @@ class Exercise:
             telling = [not a.same(b, self.tolerance) for a, b in zip(made, right, strict=True)]
             if any(telling) and all(agree):
                 return cause
-            if any(telling) and all(a for a, tells in zip(agree, telling, strict=True) if tells):
+            if telling[first] and all(a for a, tells in zip(agree, telling, strict=True) if tells):
                 partial = partial or cause
         return partial
 
@@ -130,12 +137,16 @@ class Exercise:
             which = " and ".join(str(index) for index in found.changed)
             return f"The result is right, but the call changed its argument {which}.", []
         message = ""
-        if found.value is None:
+        if found.value is None or difference.found == "None (NoneType)":
             message = "It returned None: is a `return` missing?"
         elif found.changed:
             message = "It also changed its arguments."
         where = [("index", difference.index)] if difference.index else []
         return message, [*where, ("expected", difference.expected), ("found", difference.found)]
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +157,25 @@ class Value:
         right: the right value.
         wrong: pairs of a likely cause and the value it leads to.
         tolerance: relative; wide enough for the rounding that the question asks for.
+        form: brings an answer into the form of `right`, where it may be written in several ways.
+            It leaves what it does not know as it is, and what has that form already.
     """
 
     right: Any
     wrong: Sequence[tuple[str, Any]] = ()
     tolerance: float = 1e-6
+    form: Callable[[Any], Any] = _as_it_is
 
     def check(self, name: str, answer: Any) -> CheckResult:
         """Compares the answer with the right value, then with those of known mistakes."""
         if answer is None or _has_ellipsis(answer):
             return _not_attempted(name)
-        difference = compare(self.right, answer, self.tolerance)
+        formed = self.form(answer)
+        difference = compare(self.right, formed, self.tolerance)
         if difference is None:
             return CheckResult(name, "passed")
         for cause, value in self.wrong:
-            if compare(value, answer, self.tolerance) is None:
+            if compare(value, formed, self.tolerance) is None:
                 return CheckResult(
                     name, "wrong", f"Likely cause: {cause}.", (("found", brief(answer)),)
                 )
@@ -209,7 +224,7 @@ def _explain_error(
     if isinstance(error, RecursionError):
         return "It calls itself without end: which call stops the recursion?", []
     details = [("raised", f"{type(error).__name__}: {error}".rstrip(": "))]
-    file = getattr(getattr(answer, "__code__", None), "co_filename", None)
+    file = _source_file(answer)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == file and frame.lineno:
             source = linecache.getline(frame.filename, frame.lineno).strip()
@@ -219,6 +234,13 @@ def _explain_error(
         return f"It must raise {type(expected.error).__name__} here.", details
     details.append(("expected", brief(expected.value)))
     return "It raised an error.", details
+
+
+def _source_file(answer: Any) -> str | None:
+    """Where an answer was written: a function, or a class by its methods."""
+    functions = vars(answer).values() if isinstance(answer, type) else [answer]
+    codes = (getattr(function, "__code__", None) for function in functions)
+    return next((code.co_filename for code in codes if code is not None), None)
 
 
 @contextmanager
