@@ -35,6 +35,8 @@ EXAMPLES = """examples:
   minillm doctor
 """
 GROUP_SIZE = "weights that share a scale (default: rows for int8; 128, 64 or 32, which fits)"
+QUANTIZE = ["int8", "int4", "gguf"]
+KV_CACHE = ["int8", "int4", "float16", "bfloat16", "float32"]
 MODEL = "name, folder, .gguf file, or hub id that was pulled (default: smollm2)"
 
 
@@ -195,21 +197,26 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--compare-dtype", metavar="DTYPE", help="the type in which OTHER runs (default: --dtype)"
     )
-    for name, default in (("quantize", "--quantize"), ("kv-cache", "--kv-cache")):
+    for name, choices in (("quantize", QUANTIZE), ("kv-cache", KV_CACHE)):
         evaluate.add_argument(
-            f"--compare-{name}",
-            choices=["int8", "int4"],
-            help=f"how OTHER is quantized, {default}'s values (default: {default})",
+            f"--compare-{name}", choices=choices, help=f"OTHER's --{name} (default: that of MODEL)"
         )
     evaluate.add_argument("--json", action="store_true", help="print as JSON")
     _add_running(evaluate)
 
     bench = add("bench", "slow to start, or slow to stream: times, what is possible, what helps")
     _add_model(bench)
-    bench.add_argument("--prompt-tokens", type=_whole_numbers, default=[42, 300], metavar="N,N")
-    bench.add_argument("--batch-sizes", type=_whole_numbers, default=[1, 4], metavar="N,N")
-    bench.add_argument("--new-tokens", type=int, default=32, help="default: 32")
-    bench.add_argument("--runs", type=int, default=3, help="the median of so many (default: 3)")
+    for name, default, text in (
+        ("--prompt-tokens", [42, 300], "lengths of the prompts (default: 42,300)"),
+        ("--batch-sizes", [1, 4], "prompts at a time, each with each length (default: 1,4)"),
+    ):
+        bench.add_argument(name, type=_whole_numbers, default=default, metavar="N,N", help=text)
+    bench.add_argument(
+        "--new-tokens", type=int, default=32, metavar="N", help="of each answer (default: 32)"
+    )
+    bench.add_argument(
+        "--runs", type=int, default=3, metavar="N", help="the median of so many (default: 3)"
+    )
     bench.add_argument(
         "--compare", choices=["transformers"], help="measure this peer too, taking turns"
     )
@@ -225,7 +232,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _whole_numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        reason = f"{text!r} is not a list of whole numbers with commas, such as 42,300"
+        raise argparse.ArgumentTypeError(reason) from None
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -238,12 +249,12 @@ def _add_running(parser: argparse.ArgumentParser, backend: str = "torch") -> Non
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     parser.add_argument(
         "--quantize",
-        choices=["int8", "int4", "gguf"],
+        choices=QUANTIZE,
         help="round the layers' weights on loading; gguf: keep the blocks of the .gguf file",
     )
     parser.add_argument(
         "--kv-cache",
-        choices=["int8", "int4", "float16", "bfloat16", "float32"],
+        choices=KV_CACHE,
         help="keep keys and values in so many bits, or in this type",
     )
     parser.add_argument(

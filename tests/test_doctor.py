@@ -94,6 +94,10 @@ def test_a_containers_memory(tmp_path):
     assert memory_limit(tmp_path) == 2**31
     write(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
     assert memory_limit(tmp_path) is None
+    write(tmp_path / "proc/self/cgroup", "0::/pod/box\n")
+    write(tmp_path / "sys/fs/cgroup/pod/memory.max", "1073741824\n")
+    write(tmp_path / "sys/fs/cgroup/pod/box/memory.max", "max\n")
+    assert memory_limit(tmp_path) == 2**30
 
 
 def test_each_openmp_runtime_is_named_once():
@@ -130,7 +134,7 @@ def test_no_vector_instructions_are_a_warning():
     ],
 )
 def test_the_verdict(no_cuda, no_kernels, chosen, others):
-    found = Checkup({}, [], backends(no_cuda, no_kernels))
+    found = Checkup({}, [], backends(no_cuda, FAST._replace(why_not=no_kernels)))
     assert found.chosen == chosen
     assert {name for name, reason in found.backends.items() if reason} == others
     if no_kernels:
@@ -146,9 +150,17 @@ def test_kernels_that_are_switched_off_say_so(monkeypatch):
     assert checkup().backends["cpu"] == found.why_not
 
 
-def test_an_unknown_variant_is_a_reason_and_not_a_crash(monkeypatch):
+def test_an_unknown_variant_is_no_crash_and_what_auto_makes_of_it(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setenv("MINILLM_CPU", "mmx")
     assert "MINILLM_CPU is 'mmx'" in str(kernels().why_not)
+    assert main(["generate", "--raw", "One", "--max-new-tokens", "1"]) == 1
+    assert "MINILLM_CPU is 'mmx'" in capsys.readouterr().err
+    assert checkup().chosen is None
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "--backend auto runs: nothing, it ends in an error" in out
+    assert "not cpu: MINILLM_CPU is 'mmx'; known are" in out
 
 
 def test_no_compiler_is_no_error(monkeypatch):

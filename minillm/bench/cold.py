@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minillm.bench.counts import at_least
+
 SCRIPT = Path(__file__).with_name("first_token.py")
 PACKAGES = Path(__file__).parents[2]
 
@@ -27,8 +29,7 @@ def cold_start(
     them brings the files into the system's cache and does not count.
     Raises ValueError for fewer runs than 1, and RuntimeError where the process fails.
     """
-    if runs < 1:
-        raise ValueError(f"runs is {runs}; at least 1 is needed")
+    at_least(1, runs=runs)
     asked = {"model": str(model), "options": dict(options), "prompt_ids": list(prompt_ids)}
     command = [sys.executable, "-P", str(SCRIPT), json.dumps(asked)]
     found = [process_parts(command) for _ in range(1 + runs)][1:]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
+from minillm.bench.counts import at_least
 from minillm.config import LayerConfig, ModelConfig
 from minillm.kv_cache.quantized import BLOCK, QuantizedKVCache
 
@@ -68,10 +69,8 @@ def step_cost(
     not; or a `ModelConfig`, for a model in `dtype` altogether. scored: positions per row that are
     projected to the vocabulary. Raises ValueError for counts below 1 (context, scored: below 0).
     """
-    least = {"batch": (batch, 1), "new_tokens": (new_tokens, 1), "context": (context, 0)}
-    for name, (value, lowest) in (least | {"scored": (scored, 0)}).items():
-        if value < lowest:
-            raise ValueError(f"{name} is {value}; at least {lowest} is needed")
+    at_least(1, batch=batch, new_tokens=new_tokens)
+    at_least(0, context=context, scored=scored)
     config = model if isinstance(model, ModelConfig) else model.config
     tokens = batch * new_tokens
     if isinstance(model, ModelConfig):

@@ -24,8 +24,8 @@ KNOBS = {
     ),
     ("prefill", "cache"): "fewer bytes of cache: --window N, or --kv-cache int8",
     ("prefill", "overhead"): (
-        "an engine that runs the step as a whole (--backend cpu or cuda); a batch, or a longer "
-        "prompt, would cost little more"
+        "an engine that runs the step as a whole, where none does yet (--backend cpu or cuda); a "
+        "batch, or a longer prompt, would cost little more"
     ),
     ("decode", "compute"): (
         "a faster product: more threads (OMP_NUM_THREADS, up to the cores), or a GPU (--device "
@@ -39,8 +39,8 @@ KNOBS = {
         "fewer bytes of cache: --kv-cache int8 or int4, or --window N --sinks 4, which bounds it"
     ),
     ("decode", "overhead"): (
-        "an engine that runs the step as a whole (--backend cpu: one thread team and fused "
-        "products; --backend cuda: a graph instead of launches), or a larger batch"
+        "an engine that runs the step as a whole, where none does yet (--backend cpu: one thread "
+        "team and fused products; --backend cuda: a graph instead of launches), or a larger batch"
     ),
 }
 

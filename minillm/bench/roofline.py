@@ -50,20 +50,32 @@ def takeaway(points: Sequence[Point]) -> str:
     return text[0].upper() + text[1:]
 
 
+def check_picture(file: str | Path) -> None:
+    """Raise ValueError where `plot` cannot write this file, before minutes are spent measuring.
+
+    The name must end in .png, its folder must be there, and so must matplotlib.
+    """
+    if Path(file).suffix.lower() != ".png":
+        raise ValueError(f"--plot is {str(file)!r}; a file name that ends in .png is needed")
+    if not Path(file).absolute().parent.is_dir():
+        raise ValueError(f"--plot is {str(file)!r}; that folder does not exist")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"--plot needs matplotlib (`pip install matplotlib`): {error}") from error
+
+
 def plot(points: Sequence[Point], ceilings: Ceilings, machine: str, file: str | Path) -> None:
     """Write the roofline as a PNG: FLOP/s against FLOPs per byte, both on a logarithmic scale.
 
     The roof is min(bytes/s · FLOPs per byte, FLOP/s). A point's distance below it is what could be
     gained with the same work; left of the ridge fewer bytes help, right of it faster arithmetic.
-    Raises ValueError where matplotlib is not installed, or the name does not end in .png.
+    Raises what `check_picture` does.
     """
-    if Path(file).suffix.lower() != ".png":
-        raise ValueError(f"--plot is {str(file)!r}; a file name that ends in .png is needed")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError(f"--plot needs matplotlib (`pip install matplotlib`): {error}") from error
+    check_picture(file)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.2, 4.4), dpi=144, facecolor=PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor=PAPER)
@@ -90,8 +102,9 @@ def _draw_roof(axes: Any, ceilings: Ceilings, intensities: Sequence[float]) -> N
     axes.annotate(
         f"ridge: {ceilings.ridge:.3g} FLOP per byte",
         (ceilings.ridge, low * bandwidth),
-        xytext=(4, 14),
+        xytext=(-4, 14),
         textcoords="offset points",
+        ha="right",  # the legend is on the right
         fontsize=8,
         color=INK,
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from minillm.bench.counts import at_least
 from minillm.generate import Request, decode, prefill
 from minillm.llm import LLM
 from minillm.sampling import SamplingParams
@@ -140,14 +141,8 @@ def measure(
 
     Raises ValueError unless batch_size, prompt_tokens and runs are at least 1 and new_tokens 2.
     """
-    for name, value, least in (
-        ("prompt_tokens", prompt_tokens, 1),
-        ("batch_size", batch_size, 1),
-        ("new_tokens", new_tokens, 2),
-        ("runs", runs, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} is {value}; at least {least} is needed")
+    at_least(1, prompt_tokens=prompt_tokens, batch_size=batch_size, runs=runs)
+    at_least(2, new_tokens=new_tokens)
     prompts = random_prompts(vocab_size, batch_size, prompt_tokens)
     for engine in engines.values():
         time_steps(engine, prompts, 2)

@@ -4,9 +4,10 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from textwrap import fill
 from typing import Any
+
+import torch
 
 from minillm.bench import (
     Ceilings,
@@ -23,9 +24,10 @@ from minillm.bench import (
     transformers_engine,
 )
 from minillm.bench.cold import cold_start
+from minillm.bench.counts import at_least
 from minillm.bench.diagnosis import Phase
-from minillm.bench.roofline import Point, plot
-from minillm.commands.options import load
+from minillm.bench.roofline import Point, check_picture, plot
+from minillm.commands.options import load, running
 from minillm.llm import LLM
 from minillm.weights.pull import resolve
 
@@ -44,21 +46,23 @@ def run(arguments: argparse.Namespace) -> None:
     """Print times, and how they compare with what this machine can do; or all as JSON."""
     _check(arguments)
     llm = load(arguments)
+    _check_room(arguments, llm)
     here = machine(llm.device)
-    print(f"{llm!r} on {here['cpu']}, {here['threads']} threads", file=sys.stderr)
+    processor = f"{here['cpu']}, {here['threads']} thread{'s' * (here['threads'] > 1)}"
+    print(f"{llm!r} on {processor}", file=sys.stderr)
     cold = _cold(arguments, llm) if arguments.cold else None
     possible = ceilings(llm.device, llm.dtype)
     results, points = _measured(arguments, llm, possible)
     if arguments.json:
-        found = {"machine": here, "model": arguments.model, "ceilings": _fields(possible)}
+        found = {"machine": here} | _about(arguments, llm) | {"ceilings": _fields(possible)}
         cold_found = {"cold_start_s": cold} if cold else {}
         print(json.dumps(found | cold_found | {"results": results}, allow_nan=False))
     else:
-        _show_diagnosis(points, possible, str(llm.dtype).removeprefix("torch."))
+        _show_diagnosis(points, possible, _name(llm.dtype))
         if cold:
             _show_cold(cold)
     if arguments.plot:
-        about = f"{llm.name}, {here['cpu']}, {here['threads']} threads, {here['device']}"
+        about = f"{llm.name}, {processor}, {here['device']}"
         plot(points, possible, about, arguments.plot)
         print(f"roofline: {arguments.plot}", file=sys.stderr)
 
@@ -67,8 +71,35 @@ def _check(arguments: argparse.Namespace) -> None:
     """ValueError before anything is loaded or measured."""
     if arguments.compare and arguments.window is not None:
         raise ValueError("--compare measures the model as it is; leave --window out")
-    if arguments.plot and not arguments.plot.lower().endswith(".png"):
-        raise ValueError(f"--plot is {arguments.plot!r}; a file name that ends in .png is needed")
+    if arguments.plot:
+        check_picture(arguments.plot)
+    at_least(1, prompt_tokens=min(arguments.prompt_tokens), batch_size=min(arguments.batch_sizes))
+    at_least(1, runs=arguments.runs)
+    at_least(2, new_tokens=arguments.new_tokens)
+
+
+def _check_room(arguments: argparse.Namespace, llm: LLM) -> None:
+    """ValueError where a text would be longer than the context; its last token needs no place."""
+    longest, context = max(arguments.prompt_tokens), llm.config.context
+    if context is not None and longest + arguments.new_tokens - 1 > context:
+        raise ValueError(
+            f"{longest} prompt tokens and {arguments.new_tokens} new ones are more than the "
+            f"context of {context} holds"
+        )
+
+
+def _about(arguments: argparse.Namespace, llm: LLM) -> dict[str, str]:
+    """What ran, for JSON: the model, and in what form."""
+    return {
+        "model": arguments.model,
+        "backend": str(getattr(llm.model, "engine", "torch")),
+        "dtype": _name(llm.dtype),
+        "kv_cache": llm.kv_cache or _name(llm.dtype),
+    }
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _measured(
@@ -98,6 +129,8 @@ def _measured(
             points += both
             results += [m.as_dict() for m in measured]
             results[-len(measured)] |= {p.phase: _as_dict(p) for p in both}
+    if arguments.compare and not arguments.json:
+        _show_weights(llm)
     return results, points
 
 
@@ -135,6 +168,17 @@ def _show(measured: Sequence[Measurement], heading: bool) -> None:
         )
 
 
+def _show_weights(llm: LLM) -> None:
+    """Say where a comparison is one of different weights: in fewer bits here, or rounded there."""
+    ours = step_cost(llm).weight_bytes
+    plain = step_cost(llm.config, dtype=llm.dtype).weight_bytes
+    if ours < plain:
+        print(
+            f"  minillm reads {ours / 1e6:.0f} MB of weights a step; in {_name(llm.dtype)} they "
+            f"take {plain / 1e6:.0f} MB"
+        )
+
+
 def _show_diagnosis(points: Sequence[Point], possible: Ceilings, dtype: str) -> None:
     """Achieved against possible, shape by shape; then, for each phase, what would help."""
     top, bandwidth = possible.flops_per_s / 1e9, possible.bytes_per_s / 1e9
@@ -164,9 +208,7 @@ def _show_diagnosis(points: Sequence[Point], possible: Ceilings, dtype: str) -> 
 def _cold(arguments: argparse.Namespace, llm: LLM) -> dict[str, float]:
     """A cold start with the shortest of the prompts."""
     (prompt,) = random_prompts(llm.config.vocab_size, 1, min(arguments.prompt_tokens))
-    known = signature(LLM.from_pretrained).parameters
-    options = {name: value for name, value in vars(arguments).items() if name in known}
-    return cold_start(arguments.model, options, prompt, arguments.runs)
+    return cold_start(arguments.model, running(arguments), prompt, arguments.runs)
 
 
 def _show_cold(parts: Mapping[str, float]) -> None:

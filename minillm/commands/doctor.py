@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     print()
     for warning in found.warnings:
         print(f"warning: {warning}")
-    print(f"--backend auto runs: {found.chosen}")
+    print(f"--backend auto runs: {found.chosen or 'nothing, it ends in an error'}")
     for name, reason in found.backends.items():
         if reason is not None:
             print(f"  not {name}: {reason}")

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minillm.llm import LLM
@@ -33,11 +33,14 @@ def load(arguments: argparse.Namespace) -> "LLM":
     """The model that the options name."""
     from minillm.llm import LLM
 
-    options = ["device", "dtype", "quantize", "group_size", "kv_cache"]
-    options += ["backend", "window", "sinks", "global_every"]
-    return LLM.from_pretrained(
-        arguments.model, **{name: getattr(arguments, name) for name in options}
-    )
+    return LLM.from_pretrained(arguments.model, **running(arguments))
+
+
+def running(arguments: argparse.Namespace) -> dict[str, Any]:
+    """How the options want the model to be loaded and run: arguments of `from_pretrained`."""
+    names = ["device", "dtype", "quantize", "group_size", "kv_cache"]
+    names += ["backend", "window", "sinks", "global_every"]
+    return {name: getattr(arguments, name) for name in names}
 
 
 def sampling(arguments: argparse.Namespace) -> "SamplingParams":

@@ -8,7 +8,14 @@ import torch
 
 from minillm.bench.peaks import available_memory
 from minillm.doctor import software
-from minillm.doctor.processor import cpu_quota, processor
+from minillm.doctor.processor import (
+    ROOT,
+    control_groups,
+    cpu_quota,
+    processor,
+    read,
+    value_of,
+)
 from minillm.weights.pull import home
 
 GIGABYTE = 1e9
@@ -18,8 +25,7 @@ GIGABYTE = 1e9
 class Checkup:
     """facts: values by name. warnings: what makes this machine slower than it must be.
 
-    backends: each engine, and why it would not run; None where it would. chosen: what
-    `--backend auto` takes.
+    backends: each engine, and why `--backend auto` would not run it; None where it would.
     """
 
     facts: dict[str, object]
@@ -27,9 +33,9 @@ class Checkup:
     backends: dict[str, str | None] = field(default_factory=dict)
 
     @property
-    def chosen(self) -> str:
-        """The first backend that runs."""
-        return next(name for name, reason in self.backends.items() if reason is None)
+    def chosen(self) -> str | None:
+        """What `--backend auto` takes, the first that runs; None where it ends in an error."""
+        return next((name for name, reason in self.backends.items() if reason is None), None)
 
 
 def checkup() -> Checkup:
@@ -49,7 +55,7 @@ def checkup() -> Checkup:
     return Checkup(
         facts,
         warnings(runtimes, cpu_quota(), torch.get_num_threads(), kernels),
-        backends(software.why_not_cuda(), kernels.why_not),
+        backends(software.why_not_cuda(), kernels),
     )
 
 
@@ -73,21 +79,25 @@ def warnings(
     return found
 
 
-def backends(no_cuda: str | None, no_kernels: str | None) -> dict[str, str | None]:
+def backends(no_cuda: str | None, kernels: software.Kernels) -> dict[str, str | None]:
     """Why each engine would not run here, in the order in which `--backend auto` prefers them.
 
-    no_cuda, no_kernels: why the CUDA engine and the C++ kernels are out of the question, or None.
+    no_cuda: why the CUDA engine is out of the question, or None.
     """
+    no_kernels, no_torch = kernels.why_not, None
     if no_cuda is None and no_kernels is None:
         no_kernels = "a GPU is there, and faster (--device cpu asks for the processor)"
-    return {"cuda": no_cuda, "cpu": no_kernels, "torch": None}
+    elif kernels.misnamed:
+        no_torch = "auto ends in an error at such a MINILLM_CPU (--backend torch does not)"
+    return {"cuda": no_cuda, "cpu": no_kernels, "torch": no_torch}
 
 
 def memory() -> str:
     """Free and total memory, and a container's limit, on Linux."""
-    total, free = _meminfo("MemTotal"), available_memory()
-    if total is None or free is None:
+    found, free = value_of(read(ROOT / "proc/meminfo"), "MemTotal"), available_memory()
+    if found is None or free is None:
         return "not known on this system"
+    total = int(found.split()[0]) * 1024
     text = f"{free / GIGABYTE:.1f} of {total / GIGABYTE:.1f} GB free"
     limit = memory_limit()
     if limit is not None and limit < total:
@@ -95,16 +105,12 @@ def memory() -> str:
     return text
 
 
-def memory_limit(root: Path = Path("/")) -> int | None:
-    """Bytes that a control group allows, on Linux; None where there is no limit."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            text = (root / "sys/fs/cgroup" / name).read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            continue
-        if text.isdigit():
-            return int(text)
-    return None
+def memory_limit(root: Path = ROOT) -> int | None:
+    """Bytes that this process's control groups allow, on Linux; None where there is no limit."""
+    files = [group / "memory.max" for group in control_groups(root)]
+    files.append(root / "sys/fs/cgroup/memory/memory.limit_in_bytes")  # version 1
+    texts = (read(path).strip() for path in files)
+    return min((int(text) for text in texts if text.isdigit()), default=None)
 
 
 def models() -> list[str]:
@@ -121,13 +127,3 @@ def _kernels_text(kernels: software.Kernels) -> str:
     others = [name for name in kernels.variants if name != kernels.variant]
     text = f"built; {kernels.variant} is in use"
     return f"{text}, {', '.join(others)} would run too" if others else text
-
-
-def _meminfo(name: str) -> int | None:
-    """Bytes of one line of /proc/meminfo."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-    return next(found, None)

@@ -31,7 +31,7 @@ MACOS = {"neon": "asimd", "FEAT_DotProd": "asimddp", "FEAT_I8MM": "i8mm", "FEAT_
 
 def processor(root: Path = ROOT) -> dict[str, object]:
     """Model, cores and instructions, by name. root: where /proc and /sys are."""
-    text = _read(root / "proc/cpuinfo")
+    text = read(root / "proc/cpuinfo")
     return {
         "processor": cpu_model(),
         "cores": cores(text),
@@ -44,7 +44,7 @@ def cores(cpuinfo: str) -> str:
     """Logical cores, and physical ones where the system tells: "8 logical, 4 physical"."""
     logical = os.cpu_count() or 1
     blocks = [block for block in cpuinfo.split("\n\n") if "core id" in block]
-    places = {(_field(block, "physical id"), _field(block, "core id")) for block in blocks}
+    places = {(value_of(block, "physical id"), value_of(block, "core id")) for block in blocks}
     return f"{logical} logical" + (f", {len(places)} physical" if places else "")
 
 
@@ -65,28 +65,36 @@ def usable_cores(root: Path = ROOT) -> str:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Cores' worth of time that a control group allows, on Linux; None where there is no limit.
+    """Cores' worth of time that control groups allow, on Linux; None where there is no limit.
 
-    Version 2 keeps "quota period" in cpu.max, for each group above as well; version 1 two files.
+    Version 2 keeps "quota period" in cpu.max, version 1 two files.
     """
     found = []
-    group = _field(_read(root / "proc/self/cgroup").replace("0::", "group:"), "group") or "/"
-    folder = root / "sys/fs/cgroup"
-    parts = [part for part in group.split("/") if part and part != ".."]
-    for depth in range(len(parts) + 1):
-        quota, _, period = _read(folder.joinpath(*parts[:depth]) / "cpu.max").partition(" ")
+    for group in control_groups(root):
+        quota, _, period = read(group / "cpu.max").partition(" ")
         if quota.isdigit() and period.strip().isdigit():
             found.append(int(quota) / int(period))
     for old in ("cpu", "cpu,cpuacct"):
-        quota, period = (_read(folder / old / f"cpu.cfs_{x}_us") for x in ("quota", "period"))
+        folder = root / "sys/fs/cgroup" / old
+        quota, period = (read(folder / f"cpu.cfs_{x}_us") for x in ("quota", "period"))
         if quota.strip().isdigit() and period.strip().isdigit():
             found.append(int(quota) / int(period))
     return min(found, default=None)
 
 
+def control_groups(root: Path = ROOT) -> list[Path]:
+    """Folders of this process's control group (version 2) and of those above, the highest first.
+
+    What any of them limits is limited.
+    """
+    group = value_of(read(root / "proc/self/cgroup").replace("0::", "group:"), "group") or "/"
+    parts = [part for part in group.split("/") if part and part != ".."]
+    return [root.joinpath("sys/fs/cgroup", *parts[:depth]) for depth in range(len(parts) + 1)]
+
+
 def instructions(cpuinfo: str) -> list[str]:
     """The names of `INSTRUCTIONS` that this processor has."""
-    flags = set((_field(cpuinfo, "flags") or _field(cpuinfo, "Features") or "").split())
+    flags = set((value_of(cpuinfo, "flags") or value_of(cpuinfo, "Features") or "").split())
     if not flags and platform.system() == "Darwin":
         flags = _macos_flags()
     return [name for flag, name in INSTRUCTIONS.items() if flag in flags]
@@ -104,7 +112,7 @@ def _macos_flags() -> set[str]:
     return {MACOS[name.rpartition(".")[2]] for name, _, value in lines if value == "1"}
 
 
-def _field(text: str, name: str) -> str | None:
+def value_of(text: str, name: str) -> str | None:
     """The value of the first line "name : value"."""
     for line in text.splitlines():
         key, colon, value = line.partition(":")
@@ -113,7 +121,7 @@ def _field(text: str, name: str) -> str | None:
     return None
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
     """A file's text; nothing where there is none."""
     try:
         return path.read_text(encoding="utf-8")

@@ -11,15 +11,22 @@ from typing import NamedTuple
 
 import torch
 
+from minillm.kernels import cpu
+from minillm.kernels import triton as triton_kernels
+
 RUNTIME = re.compile(r"/lib(?:gomp|iomp5|omp)\b[^/]*\.(?:so|dylib)[^/]*$")
 
 
 class Kernels(NamedTuple):
-    """The C++ library: the variant in use, all that run here, and why there is none."""
+    """The C++ library: the variant in use, all that run here, and why there is none.
+
+    misnamed: the reason is a MINILLM_CPU without a meaning here, which is an error and no choice.
+    """
 
     variant: str | None
     variants: Sequence[str]
     why_not: str | None
+    misnamed: bool = False
 
 
 def compiler() -> str:
@@ -62,11 +69,9 @@ def openmp_runtimes(maps: str | None = None) -> list[str]:
 def kernels() -> Kernels:
     """Of `minillm.kernels.cpu`, as it is on this machine; MINILLM_CPU counts."""
     try:
-        from minillm.kernels import cpu
-
         return Kernels(cpu.variant(), cpu.variants(), cpu.why_not())
-    except (ImportError, RuntimeError, ValueError) as error:
-        return Kernels(None, [], str(error))
+    except ValueError as error:
+        return Kernels(None, [], str(error), misnamed=True)
 
 
 def triton() -> str:
@@ -82,12 +87,7 @@ def why_not_cuda() -> str | None:
     if not torch.cuda.is_available():
         built = torch.version.cuda is not None
         return "there is no CUDA device" if built else "this build of PyTorch has no CUDA"
-    try:
-        from minillm.kernels import triton as triton_kernels
-
-        return triton_kernels.why_not()
-    except ImportError as error:
-        return str(error)
+    return triton_kernels.why_not()
 
 
 def cuda_devices() -> list[str]:

@@ -1,13 +1,16 @@
 """`minillm bench`: what it prints for people, and the same for programs."""
 
 import json
+from argparse import Namespace
 
 import pytest
 
+from minillm import LLM
 from minillm.bench.diagnosis import KNOBS
 from minillm.cli import main
+from minillm.commands.bench import _check_room, _show_weights
 
-BENCH = ["bench", "--backend", "torch", "--runs", "1"]
+BENCH = ["bench", "--backend", "torch", "--dtype", "float32", "--runs", "1"]
 SMALL = [*BENCH, "--prompt-tokens", "5,9", "--batch-sizes", "1,2", "--new-tokens", "3"]
 
 
@@ -33,11 +36,13 @@ def test_json_says_what_was_achieved_of_what_is_possible(capsys, tmp_path):
             )
             assert phase_found["knob"] in KNOBS.values()
     assert "cold_start_s" not in found
+    form = [found[name] for name in ("model", "backend", "dtype", "kv_cache")]
+    assert form == ["smollm2", "torch", "float32", "float32"]
     assert picture.stat().st_size > 20_000
 
 
 def test_the_table_answers_both_questions(capsys):
-    assert main([*SMALL, "--dtype", "float32"]) == 0
+    assert main(SMALL) == 0
     out = capsys.readouterr().out
     assert "This machine: " in out
     assert "GFLOP/s (float32 product)" in out
@@ -56,11 +61,50 @@ def test_the_table_answers_both_questions(capsys):
     assert decode[4] == "538"  # MB: the weights in float32
 
 
-def test_nothing_is_measured_where_the_options_are_wrong(capsys):
-    assert main([*SMALL, "--plot", "roofline.svg"]) == 1
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--plot", "roofline.svg"], "'roofline.svg'; a file name that ends in .png is needed"),
+        (["--plot", "/no/folder/x.png"], "'/no/folder/x.png'; that folder does not exist"),
+        (["--prompt-tokens", "5,0"], "prompt_tokens is 0; at least 1"),
+        (["--batch-sizes", "2,-1"], "batch_size is -1; at least 1"),
+        (["--new-tokens", "1"], "new_tokens is 1; at least 2"),
+        (["--runs", "0"], "runs is 0; at least 1"),
+        (["--compare", "transformers", "--window", "4"], "leave --window out"),
+    ],
+)
+def test_nothing_is_loaded_where_the_options_are_wrong(capsys, monkeypatch, options, reason):
+    monkeypatch.setattr("minillm.commands.bench.load", None)
+    assert main([*SMALL, *options]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert "--plot is 'roofline.svg'; a file name that ends in .png is needed" in err
+    assert reason in err
+
+
+def test_nothing_is_measured_where_the_context_is_too_short(capsys, monkeypatch):
+    monkeypatch.setattr("minillm.commands.bench.ceilings", None)
+    assert main([*BENCH, "--prompt-tokens", "8,8190", "--new-tokens", "4"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "8190 prompt tokens and 4 new ones are more than the context of 8192 holds" in err
+    asked = Namespace(prompt_tokens=[8190], new_tokens=3)  # the last one needs no place
+    _check_room(asked, LLM.from_pretrained("smollm2"))
+
+
+def test_a_comparison_of_other_weights_says_so(capsys):
+    _show_weights(LLM.from_pretrained("smollm2", device="cpu"))
+    assert capsys.readouterr().out == ""
+    _show_weights(LLM.from_pretrained("smollm2", device="cpu", quantize="gguf"))
+    expected = "  minillm reads 97 MB of weights a step; in float32 they take 538 MB\n"
+    assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize("text", ["", "4;8", "4,", "4.5"])
+def test_lists_of_numbers_are_asked_for_clearly(capsys, text):
+    with pytest.raises(SystemExit) as ended:
+        main([*BENCH, "--prompt-tokens", text])
+    assert ended.value.code == 2
+    assert f"{text!r} is not a list of whole numbers with commas" in capsys.readouterr().err
 
 
 @pytest.mark.slow
