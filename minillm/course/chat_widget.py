@@ -174,7 +174,8 @@ class Chat:
             cost = talk.last.figures if talk.exchanges else None
             controls.figures.value = view.figures_html(cost)
         controls.note.value = html.escape(talk.note)
-        if talk.draft != self._shown_draft:  # else the reader may be typing in it right now
+        sent = controls.message.value.endswith(SEND)
+        if sent or talk.draft != self._shown_draft:  # else the reader may be typing right now
             controls.message.value = self._shown_draft = talk.draft
         controls.spoken.value = html.escape(view.spoken(talk))
         controls.buttons["Stop"].disabled = not talk.running

@@ -472,6 +472,18 @@ def test_a_second_message_stays_in_the_box_with_a_note(talk, model):
     assert "stop it first" in talk.controls.note.value
 
 
+def test_what_was_typed_key_by_key_and_refused_can_be_sent_later(talk, model):
+    type_and_send(talk, "one")
+    for typed in ("t", "tw", "two"):
+        talk.controls.message.value = typed
+    type_and_send(talk, "two")
+    assert talk.controls.message.value == "two"  # or the next Enter would change nothing here
+    model.say("The", None)
+    assert talk.wait(20)
+    type_and_send(talk, "two")
+    assert [exchange.question for exchange in talk.conversation.exchanges] == ["one", "two"]
+
+
 def test_an_answer_does_not_overwrite_what_is_typed(talk, model):
     type_and_send(talk, "one")
     talk.controls.message.value = "next"

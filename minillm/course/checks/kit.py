@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dis
 import linecache
 import signal
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 from minillm.course.checks.compare import brief, changed, compare
 from minillm.course.checks.result import CheckResult
+from minillm.course.checks.stubs import does_nothing, has_ellipsis
 
 SECONDS = 10
 
@@ -168,7 +168,7 @@ class Value:
 
     def check(self, name: str, answer: Any) -> CheckResult:
         """Compares the answer with the right value, then with those of known mistakes."""
-        if answer is None or _has_ellipsis(answer):
+        if answer is None or has_ellipsis(answer):
             return _not_attempted(name)
         formed = self.form(answer)
         difference = compare(self.right, formed, self.tolerance)
@@ -188,14 +188,6 @@ def _not_attempted(name: str) -> CheckResult:
     return CheckResult(name, "not attempted", "Fill in the stub above and run this cell again.")
 
 
-def _has_ellipsis(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_ellipsis, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_ellipsis, value))
-    return value is ...
-
-
 def _is_stub(answer: Any, outcome: Outcome) -> bool:
     if isinstance(outcome.error, NotImplementedError):
         return True
@@ -204,16 +196,7 @@ def _is_stub(answer: Any, outcome: Outcome) -> bool:
         return isinstance(outcome.error, AttributeError | TypeError) and "ellipsis" in str(
             outcome.error
         )
-    return _has_ellipsis(outcome.value) or (outcome.value is None and _does_nothing(answer))
-
-
-def _does_nothing(answer: Any) -> bool:
-    """Whether a function's body is only a docstring, `pass` or `...`."""
-    code = getattr(answer, "__code__", None)
-    if code is None:
-        return False
-    idle = {"RESUME", "NOP", "POP_TOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
-    return {instruction.opname for instruction in dis.get_instructions(code)} <= idle
+    return has_ellipsis(outcome.value) or (outcome.value is None and does_nothing(answer))
 
 
 def _explain_error(
