@@ -2,6 +2,7 @@
 
 import ctypes
 from typing import NamedTuple
+from weakref import ref
 
 from torch import Tensor
 
@@ -15,11 +16,14 @@ from minillm.kv_cache.sliding import SlidingKVCache
 
 
 class CacheView(NamedTuple):
-    """step.h's view of a cache. tensors: what it points into, by which it is known again."""
+    """step.h's view of a cache. tensors: what it points into, by which it is known again.
+
+    A view keeps nothing: the memory of a cache goes with the cache.
+    """
 
     form: c.CacheForm
     layers: ctypes.Array[c.LayerCache]
-    tensors: list[Tensor]
+    tensors: list[ref[Tensor]]
 
     @classmethod
     def of(cls, cache: KVCache, config: ModelConfig) -> "CacheView | None":
@@ -48,13 +52,13 @@ class CacheView(NamedTuple):
         if isinstance(cache, QuantizedKVCache):
             form.bits, form.value_channels = cache.bits, cache.values.group[1]
             form.key_channels = 0 if cache.keys.group == (BLOCK, 1) else cache.keys.group[1]
-        return cls(form, layers, tensors)
+        return cls(form, layers, list(map(ref, tensors)))
 
     def is_of(self, cache: KVCache) -> bool:
         """Whether the cache still has the tensors that this view points into."""
         tensors = storage(cache)
         return len(tensors) == len(self.tensors) and all(
-            a is b for a, b in zip(tensors, self.tensors, strict=True)
+            a is b() for a, b in zip(tensors, self.tensors, strict=True)
         )
 
 

@@ -13,6 +13,8 @@ from minillm.layers.rope import rope_tables
 
 # RoPE types whose angles depend on the length of the text, not on the position alone.
 BY_LENGTH = ("dynamic", "longrope")
+# Positions of which a table is kept: 4 MB for D = 64. Texts may be longer, and some are endless.
+KEPT = 8_192
 
 
 class Tokens(NamedTuple):
@@ -77,22 +79,22 @@ class Tables:
         tables: list[Tensor] = []
         ropes = (c.Rope * len(model.ropes))()
         for rope, config in zip(ropes, model.ropes, strict=True):
-            if config.rope_type in BY_LENGTH:  # a row for each token
+            rope.by_token = config.rope_type in BY_LENGTH or held > KEPT
+            if rope.by_token:  # a row for each token
                 both = rope_tables(positions, config, D, lengths)
                 kept = torch.ones_like(positions, dtype=torch.bool) if real is None else real
                 cos, sin = (x[:, 0][kept].contiguous() for x in both)
             else:  # a row for each position
                 cos, sin = self._static(config, D, held)
             rope.cos, rope.sin, rope.pairs = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
-            rope.by_token = config.rope_type in BY_LENGTH
             tables += [cos, sin]
         return ropes, tables
 
     def _static(self, rope: RopeConfig, D: int, count: int) -> tuple[Tensor, Tensor]:
-        """For positions up to `count` at least."""
+        """For positions up to `count` at least, which is no more than KEPT."""
         known = self._known.get(rope)
         if known is None or len(known[0]) < count:
-            size = max(count, 2 * len(known[0]) if known else 1024)
+            size = min(KEPT, max(count, 2 * len(known[0]) if known else 1024))
             cos, sin = rope_tables(torch.arange(size)[None], rope, D)
             known = self._known[rope] = cos[0, 0].contiguous(), sin[0, 0].contiguous()
         return known

@@ -108,6 +108,27 @@ def test_one_openmp_runtime():
     assert len(runtimes) == 1, runtimes
 
 
+FORKED = """
+import os, signal, torch
+from minillm.kernels.cpu.products import pack_blocks, linear
+torch.set_num_threads(2)
+blocks, x = torch.ones(64, 34, dtype=torch.uint8), torch.ones(3, 32)
+expected = linear(pack_blocks("Q8_0", [blocks]), x)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if torch.equal(linear(pack_blocks("Q8_0", [blocks]), x), expected) else 3)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@needs_library
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_packs_and_multiplies():
+    """On one thread: OpenMP would wait there for threads that are not in it."""
+    assert run(FORKED, OMP_NUM_THREADS="2") == "0"
+
+
 @needs_library
 @pytest.mark.skipif(not shutil.which("objdump"), reason="needs objdump")
 @pytest.mark.skipif("avx2" not in cpu.variants(), reason="a check of x86 code")

@@ -1,6 +1,7 @@
 // Which instruction sets this machine has, and which variant is in use. dispatch.h has the idea.
 #include "dispatch.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "export.h"
@@ -46,7 +47,7 @@ static void cpuid(int leaf, uint32_t* found) {
 }
 static uint64_t saved_registers() {
   uint32_t low, high;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return low;
 }
 #endif
@@ -99,18 +100,15 @@ static const Candidate candidates[] = {
     {&portable::variant, always},
 };
 
-static const Variant* in_use = nullptr;
+// Several threads may ask first; they find the same.
+static std::atomic<const Variant*> in_use{nullptr};
 
 const Variant& current() {
-  if (!in_use) {
-    for (const Candidate& c : candidates) {
-      if (c.runs_here()) {
-        in_use = c.variant;
-        break;
-      }
-    }
+  const Variant* found = in_use.load(std::memory_order_relaxed);
+  for (const Candidate* c = candidates; !found; c++) {
+    if (c->runs_here()) in_use.store(found = c->variant, std::memory_order_relaxed);
   }
-  return *in_use;
+  return *found;
 }
 
 const char* variant_name() { return current().name; }

@@ -2,12 +2,22 @@
 // A whole step does the same in step.cpp without leaving its region between layers.
 #include "export.h"
 #include "products.h"
+#include "team.h"
 
-#ifdef _OPENMP
-#include <omp.h>
+#if !defined(_WIN32)
+#include <unistd.h>
 #endif
 
 namespace minillm {
+
+#if defined(_OPENMP) && !defined(_WIN32)
+static const pid_t loaded_by = getpid();
+int usual_threads() { return getpid() == loaded_by ? omp_get_max_threads() : 1; }
+#elif defined(_OPENMP)
+int usual_threads() { return omp_get_max_threads(); }
+#else
+int usual_threads() { return 1; }
+#endif
 
 MINILLM_API void mm_quantize(const float* values, int8_t* codes, float* scales, int32_t* sums,
                              int64_t first, int64_t last) {
@@ -20,29 +30,18 @@ MINILLM_API void mm_product(const Weight* w, const float* values, int8_t* codes,
   product(*w, {values, codes, scales, sums}, M, first, last, y, ldy, bias);
 }
 
-// Share `i` of `shares` of the whole numbers below n, in steps of `unit`: where it begins.
-static int64_t share(int64_t n, int64_t unit, int64_t i, int64_t shares) {
-  const int64_t at = (n + unit - 1) / unit * i / shares * unit;
-  return at < n ? at : n;
-}
-
 // y = x · wᵀ + bias: values (M, C), y (M, N). codes, scales and sums are room for the rounded x.
 MINILLM_API void mm_linear(const Weight* w, const float* values, int8_t* codes, float* scales,
                            int32_t* sums, int64_t M, float* y, const float* bias) {
   const Activations x = {values, codes, scales, sums};
   const int64_t blocks = w->coded() ? M * (w->cols / BLOCK) : 0;
-#pragma omp parallel
-  {
-    int64_t thread = 0, threads = 1;
-#ifdef _OPENMP
-    thread = omp_get_thread_num();
-    threads = omp_get_num_threads();
-#endif
-    quantize(x, share(blocks, 1, thread, threads), share(blocks, 1, thread + 1, threads));
-#pragma omp barrier
-    product(*w, x, M, share(w->rows, PANEL, thread, threads),
-            share(w->rows, PANEL, thread + 1, threads), y, w->rows, bias);
-  }
+  run_team(usual_threads(), nullptr, [&](Team& team) {
+    Share mine = team.share(blocks);
+    quantize(x, mine.first, mine.last);
+    team.finish(0);
+    mine = team.share(w->rows, PANEL);
+    product(*w, x, M, mine.first, mine.last, y, w->rows, bias);
+  });
 }
 
 }  // namespace minillm

@@ -18,6 +18,7 @@
 #include "export.h"
 #include "pages.h"
 #include "products.h"
+#include "team.h"
 
 namespace minillm {
 
@@ -168,7 +169,7 @@ MINILLM_API Weight* mm_pack_blocks(int32_t kind, int64_t parts, const uint8_t* c
     const Offset offset = k == BlockKind::Q4_1 ? Offset::MINIMA : Offset::FIXED;
     Weight* w = new_coded(k == BlockKind::Q8_0 ? 8 : 4, offset, k == BlockKind::Q4_0 ? 8 : 0, false,
                           int64_t(place.size()), cols, BLOCK);
-#pragma omp parallel for
+#pragma omp parallel for num_threads(usual_threads())
     for (int64_t p = 0; p < w->panels(); p++) pack_blocks_panel(*w, p, data, place);
     return w;
   });
@@ -184,7 +185,7 @@ MINILLM_API Weight* mm_pack_groups(int32_t bits, int32_t scale_type, int64_t par
     const bool wide = from.scale_type != Numbers::FLOAT16;
     Weight* w = new_coded(bits, Offset::ZEROS, bits == 8 ? -128 : 0, wide, int64_t(place.size()),
                           cols, group_cols);
-#pragma omp parallel for
+#pragma omp parallel for num_threads(usual_threads())
     for (int64_t p = 0; p < w->panels(); p++) pack_groups_panel(*w, p, from, place);
     return w;
   });

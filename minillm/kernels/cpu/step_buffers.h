@@ -28,6 +28,18 @@ constexpr int64_t CHUNK_TOKENS = 256;
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
+// The most keys of a row that a layer reads in a step: all of them, or those that lie in the window
+// of one of its queries. In a text without end only the windows stay small.
+inline int64_t most_keys(const Model& m, const Step& s) {
+  int64_t found = 0;
+  for (int64_t l = 0; l < m.num_layers; l++) {
+    const Sight& sight = m.layers[l].sight;
+    const int64_t window = sight.window ? least(sight.window, s.longest_after) : s.longest_after;
+    found = most(found, least(window + s.longest + sight.sinks, s.longest_after));
+  }
+  return found;
+}
+
 struct Buffers {
   char* all;
   float* normed;       // (M, C), M = CHUNK_TOKENS at most
@@ -60,7 +72,7 @@ class Memory {
     b.qkv_width = (m.H + 2 * m.K) * m.D;
     b.widest = most(most(m.F, m.C), wide);
     b.width = (m.D + ROUNDED - 1) / ROUNDED * ROUNDED;
-    b.padded_keys = (s.longest_after + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
+    b.padded_keys = (most_keys(m, s) + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
     b.tile_size = tile_floats(most(current().attention->tile_rows, G), m.D);
     const bool one = s.longest == 1;
     for (int pass = 0; pass < 2; pass++) {  // first the sizes, then the places

@@ -31,6 +31,10 @@ inline void relax() {
 #endif
 }
 
+// How many threads may work where nobody says it: as many as OpenMP has, and one in a forked
+// process, where the others are gone and OpenMP would wait for them without end. In linear.cpp.
+int usual_threads();
+
 // What all threads of a team share.
 struct Meeting {
   alignas(64) std::atomic<int64_t> arrived{0};
@@ -87,9 +91,14 @@ class Team {
       meeting.round.store(round + 1, std::memory_order_release);
       return;
     }
-    for (int looks = 0; meeting.round.load(std::memory_order_acquire) == round; looks++) {
-      if (looks < PATIENCE) relax();
-      else std::this_thread::yield();
+    int looks = 0;
+    while (meeting.round.load(std::memory_order_acquire) == round) {
+      if (looks == PATIENCE) {
+        std::this_thread::yield();
+      } else {
+        relax();
+        looks++;
+      }
     }
   }
 
