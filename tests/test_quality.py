@@ -15,33 +15,20 @@ from torch import nn
 
 from minillm import LLM
 from minillm.calibration import course_calibration_text
-from minillm.config import LayerConfig, ModelConfig
 from minillm.course import quality, storage
 from minillm.course.precomputed import stored
 from minillm.course.probes import CORPUS
 from minillm.course.quality import METHODS, TOKENS, Claim, Quality, claims, measure, one_window
-from minillm.model import Transformer
 from minillm.quantization.blocks import BlockLinear
 from minillm.quantization.linear import QuantizedLinear, quantizable
 from tests.checkout import ROOT
+from tests.small_model import small_llm
 
 CLAIMS = 9
 # The methods that they are about, but GPTQ with activation order.
 CLAIMED = ["float32", "int8-channel", "int4-64", "gptq-64", "awq-64"]
 CLAIMED += ["gguf", "kv-int8", "kv-int4", "kv-int4-token"]
-# A small model, its linear layers: 2·128·128 + 2·64·128 + 3·192·128 weights in 896 rows, twice.
-CONFIG = ModelConfig(
-    vocab_size=49_152,
-    hidden_size=128,
-    intermediate_size=192,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=32,
-    max_position_embeddings=2_048,
-    layers=(LayerConfig(),) * 2,
-    tie_word_embeddings=True,
-)
+# The small model's linear layers, both of them: weights, and rows per weight.
 WEIGHTS, ROWS = 2 * 122_880, 896 / 122_880
 # Bits per weight, by hand: a scale of 2 bytes and a zero point of 1 per row, or per group of 64.
 BITS = {
@@ -64,11 +51,9 @@ IDS = list(range(1_000, 1_064))
 @pytest.fixture(scope="module")
 def small(llm) -> Iterator[LLM]:
     """A small model, for which a few calibration tokens do."""
-    torch.manual_seed(0)
-    model = Transformer(CONFIG).requires_grad_(False).eval()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "calibration_ids", lambda tokenizer: [IDS, IDS[::-1]])
-        yield LLM(model, llm.tokenizer)
+        yield small_llm(llm.tokenizer, vocab_size=49_152)
 
 
 @pytest.fixture(scope="module")

@@ -61,20 +61,14 @@ class Simulated(nn.Module):
         return F.linear(x, self.nearest(self.linear.weight).to(x.dtype), self.linear.bias)
 
 
-class RoundedEmbedding(nn.Embedding):
-    """The rows that the codes of a tied head stand for, so that a few can be looked up.
-
-    nbytes: none; what would be stored are the head's codes.
-    """
-
-    nbytes = 0
-
-    def __init__(self, head: QuantizedLinear) -> None:
-        # A few rows at a time, as the steps in between take several times their size.
-        parts = (torch.split(x, ROWS) for x in (head.codes, head.scales, head.zeros))
-        weight = torch.cat([reference.dequantize(*part) for part in zip(*parts, strict=True)])
-        super().__init__(len(weight), weight.shape[1], _weight=weight)
-        self.requires_grad_(False)
+def rounded_embedding(head: QuantizedLinear) -> nn.Embedding:
+    """The rows that the codes of a tied head stand for, so that a few can be looked up."""
+    # A few rows at a time, as the steps in between take several times their size.
+    parts = (torch.split(x, ROWS) for x in (head.codes, head.scales, head.zeros))
+    weight = torch.cat([reference.dequantize(*part) for part in zip(*parts, strict=True)])
+    table = nn.Embedding(len(weight), weight.shape[1], _weight=weight).requires_grad_(False)
+    table.nbytes = 0  # type: ignore[assignment]  # what would be stored are the head's codes
+    return table
 
 
 class CachedPerToken(LLM):
@@ -141,7 +135,7 @@ def with_embedding(llm: LLM) -> LLM:
     parts = [INT8.round(rows) for rows in torch.split(llm.model.embed_tokens.weight, ROWS)]
     codes, scales, zeros = (torch.cat(x) for x in list(zip(*parts, strict=True))[:3])
     head = QuantizedLinear(Quantized(codes, scales, zeros, INT8.bits))
-    changed.model.embed_tokens = RoundedEmbedding(head)
+    changed.model.embed_tokens = rounded_embedding(head)
     put(changed.model, "lm_head", head)
     return changed
 

@@ -28,6 +28,7 @@ from minillm.course.figures import nb05 as figures
 from minillm.course.measurements.nb05 import ConcatCache, crossing, fill, run_ms, step_ms
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.model import Transformer
+from tests.course.outputs import printed
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "05_kv_cache_decode.ipynb"
 
@@ -198,15 +199,8 @@ def test_the_notebook_shows_the_cache_that_is_measured():
     assert body in sources
 
 
-def printed(start: str) -> str:
-    """What the code cell that begins so has printed."""
-    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
-    [cell] = [cell for cell in cells if "".join(cell["source"]).startswith(start)]
-    return "".join("".join(output.get("text", "")) for output in cell["outputs"])
-
-
 def test_what_the_notebook_says_about_positions():
-    lines = printed("places = {").splitlines()
+    lines = printed("05", "places = {").splitlines()
     found = {
         lines[i][:9].strip(): (lines[i], [line.strip() for line in lines[i + 1 : i + 3]])
         for i in range(0, len(lines), 3)
@@ -222,7 +216,7 @@ def test_what_the_notebook_says_about_positions():
 
 
 def test_what_the_notebook_says_about_the_kept_cache():
-    first, second, _, alone = printed("def colleagues_reuse").splitlines()
+    first, second, _, alone = printed("05", "def colleagues_reuse").splitlines()
     assert first.startswith("36 ids, 36 run")
     assert second.startswith("36 ids, 12 run")
     assert "banana" in second.split("->")[1]

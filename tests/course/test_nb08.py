@@ -31,6 +31,7 @@ from minillm.kv_cache.dense import DenseKVCache
 from minillm.layers import norm
 from minillm.model import Transformer
 from minillm.quantization.int4 import pack_nibbles, quantize_groups
+from tests.course.outputs import printed
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Ceilings(3e10, 2e11)
@@ -329,24 +330,16 @@ def test_what_was_stored_says_what_the_notebook_says():
     assert re.search(r"\d threads, \d{4}-\d\d-\d\d", origin("08.steps"))
 
 
-def printed(start: str) -> str:
-    """What the code cell that begins so has printed."""
-    notebook = ROOT / "notebooks" / "08_streaming_generator.ipynb"
-    cells = json.loads(notebook.read_text("utf-8"))["cells"]
-    [cell] = [cell for cell in cells if "".join(cell["source"]).startswith(start)]
-    return "".join("".join(output.get("text", "")) for output in cell["outputs"])
-
-
 def test_what_the_notebook_says_about_recorded_steps():
-    live, naive = printed("@torch.inference_mode()\ndef replayed").splitlines()
-    right, frozen = printed("class StaticCache").splitlines()
+    live, naive = printed("08", "@torch.inference_mode()\ndef replayed").splitlines()
+    right, frozen = printed("08", "class StaticCache").splitlines()
     assert live.partition("' Paris")[2] == right.partition("' Paris")[2]
     assert naive.partition("' Paris")[2] != right.partition("' Paris")[2]
     assert frozen.endswith(r"' Paris.\nParis.\nParis.\nParis.\n'")
 
 
 def test_the_operators_are_as_many_as_the_notebook_says():
-    step = printed("@torch.inference_mode()\ndef step")
+    step = printed("08", "@torch.inference_mode()\ndef step")
     count, work = (int(n.replace(",", "")) for n in re.findall(r"[\d,]{4,}", step)[:2])
     assert count == 2461
     assert round(work, -1) == 1270

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from minillm import LLM
-from minillm.config import LayerConfig, ModelConfig
 from minillm.course.precomputed import origin, stored
 from minillm.course.speed import (
     ALIKE,
@@ -23,23 +22,11 @@ from minillm.course.storage import METHODS
 from minillm.engines.base import Unsupported
 from minillm.kernels import cpu
 from minillm.kv_cache.quantized import QuantizedKVCache
-from minillm.model import Transformer
 from minillm.quantization.linear import QuantizedLinear, quantizable
 from tests.checkout import ROOT
+from tests.small_model import small_llm
 
 needs_library = pytest.mark.skipif(bool(cpu.why_not()), reason=f"no C++ kernels: {cpu.why_not()}")
-CONFIG = ModelConfig(
-    vocab_size=512,
-    hidden_size=128,
-    intermediate_size=192,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=32,
-    max_position_embeddings=2_048,
-    layers=(LayerConfig(),) * 2,
-    tie_word_embeddings=True,
-)
 SHORT = {"prompt": 4, "new_tokens": 3, "long_prompt": 12, "runs": 1}
 NAMES = [name for name in FORMS if name != "gguf"]  # a model made in memory has no such file
 NONE = {"int8-activations", "int8-outliers", "nf4-64", "gptq-64-order"}
@@ -47,8 +34,7 @@ NONE = {"int8-activations", "int8-outliers", "nf4-64", "gptq-64-order"}
 
 @pytest.fixture(scope="module")
 def small(llm) -> LLM:
-    torch.manual_seed(0)
-    return LLM(Transformer(CONFIG).requires_grad_(False).eval(), llm.tokenizer, name="small")
+    return small_llm(llm.tokenizer, vocab_size=512)
 
 
 # --- What is timed
