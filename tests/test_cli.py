@@ -279,6 +279,16 @@ def test_eval_compares_two_precisions(capsys, tmp_path):
     assert same["its perplexity"] == same["perplexity"] == found["perplexity"]
 
 
+def test_eval_compares_with_the_blocks_and_a_small_cache(capsys, tmp_path):
+    (tmp_path / "notes.txt").write_text("The sea is wide, and the river finds it in the end.")
+    options = ["--text", str(tmp_path / "notes.txt"), "--json"]
+    other = ["--compare-quantize", "gguf", "--compare-kv-cache", "float16"]
+    assert main(["eval", "smollm2", "--device", "cpu", *options, *other]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["its layers"], found["its KV cache"]) == ("gguf", "float16")
+    assert 0 < found["KL divergence, nats"] < 0.1
+
+
 def test_eval_reads_standard_input():
     done = run("eval", "--text", "-", "--json", text="The capital of France is Paris.")
     assert done.returncode == 0, done.stderr

@@ -40,6 +40,10 @@ SAID = {
     "bandwidth": "waits for memory",
     "overhead": "far from both ceilings: overhead",
 }
+BEYOND = {
+    "bytes_fraction": "GB/s: caches hold some of it, or the ceiling was measured when others ran",
+    "flops_fraction": "GFLOP/s: products of whole numbers, which are faster than those of floats",
+}
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -194,8 +198,9 @@ def _show_diagnosis(points: Sequence[Point], possible: Ceilings, dtype: str) -> 
             f"{d.least_s * 1e3:>11.1f} {d.bytes_per_s / 1e9:>8.1f} ({d.bytes_fraction:>4.0%}) "
             f"{d.flops_per_s / 1e9:>10.1f} ({d.flops_fraction:>4.0%})"
         )
-    if any(p.diagnosis.flops_fraction > 1 for p in points):
-        print("\nAbove 100 %: products of whole numbers, which are faster than those of floats.")
+    for name, reason in BEYOND.items():
+        if any(getattr(p.diagnosis, name) > 1 for p in points):
+            print(f"\nAbove 100 % of {reason}.")
     for phase, question in QUESTIONS.items():
         print(f"\n{question}")
         for knob in dict.fromkeys(p.diagnosis.knob for p in points if p.phase == phase):

@@ -64,7 +64,8 @@ def quantize_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
     """Activations as whole numbers, 32 columns at a time: code = round(x / scale).
 
     scale = max |x| / 127 of the 32 values. A scale for all of a token would be set by its few large
-    columns, and leave the others too coarse: 4 % perplexity on SmolLM2, against 0.24 % for these.
+    columns, and leave the others too coarse: 3.0 % more perplexity on the first 1,024 tokens of
+    data/corpus.txt with SmolLM2's blocks, against 0.24 % for these.
     Rounding is to nearest, halves to even; a block of zeros has scale 0 and codes 0.
 
     x: (..., C), C a multiple of 32. Returns codes (..., C), int8, from -127 to 127, and scales

@@ -6,9 +6,11 @@ from argparse import Namespace
 import pytest
 
 from minillm import LLM
+from minillm.bench import Ceilings, Cost, diagnose
 from minillm.bench.diagnosis import KNOBS
+from minillm.bench.roofline import Point
 from minillm.cli import main
-from minillm.commands.bench import _check_room, _show_weights
+from minillm.commands.bench import _check_room, _show_diagnosis, _show_weights
 
 BENCH = ["bench", "--backend", "torch", "--dtype", "float32", "--runs", "1"]
 SMALL = [*BENCH, "--prompt-tokens", "5,9", "--batch-sizes", "1,2", "--new-tokens", "3"]
@@ -89,6 +91,20 @@ def test_nothing_is_measured_where_the_context_is_too_short(capsys, monkeypatch)
     assert "8190 prompt tokens and 4 new ones are more than the context of 8192 holds" in err
     asked = Namespace(prompt_tokens=[8190], new_tokens=3)  # the last one needs no place
     _check_room(asked, LLM.from_pretrained("smollm2"))
+
+
+def test_what_is_beyond_a_ceiling_is_explained(capsys):
+    def said(least_s, flops):
+        cost = Cost(flops, 0.4e9, 0.1e9)
+        found = diagnose(cost, least_s, Ceilings(10e9, 100e9))
+        _show_diagnosis([Point("decode", "42 × 1", cost, found)], Ceilings(10e9, 100e9), "float32")
+        return [x for x in capsys.readouterr().out.splitlines() if x.startswith("Above 100 %")]
+
+    assert said(0.06, 1e9) == []
+    (found,) = said(0.04, 1e9)
+    assert found.startswith("Above 100 % of GB/s: caches")
+    (found,) = said(0.06, 8e9)
+    assert found.startswith("Above 100 % of GFLOP/s: products of whole numbers")
 
 
 def test_a_comparison_of_other_weights_says_so(capsys):

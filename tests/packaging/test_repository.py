@@ -252,3 +252,10 @@ def test_changelog_and_data_have_their_entries() -> None:
     for path in (ROOT / "data").rglob("*"):
         if path.is_file() and path.name != "README.md":
             assert path.name in listed, f"data/README.md says nothing of {path.name}"
+
+
+def test_the_set_up_page_lists_every_command() -> None:
+    text = (ROOT / "docs" / "setup.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE):
+        assert f"| `make {target}" in text, f"docs/setup.md says nothing of make {target}"
