@@ -1,13 +1,7 @@
 """What notebook 08 stands on: the tape, the step by the clock, the stand-in, its figures."""
 
-import importlib.util
 import json
-import math
-import os
 import re
-import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +9,7 @@ import torch
 
 from minillm.bench import Ceilings
 from minillm.config import LayerConfig, ModelConfig
-from minillm.course import check
 from minillm.course import triton_stand_in as stand_in
-from minillm.course.checks import kernels08
-from minillm.course.checks.kit import Value
-from minillm.course.checks.nb08 import EXERCISES
 from minillm.course.figures import nb08 as figures
 from minillm.course.ledger import ledger
 from minillm.course.measurements import nb08 as measurements
@@ -35,10 +25,6 @@ from tests.course.outputs import printed
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Ceilings(3e10, 2e11)
-CASE = (*kernels08.rows(2, 24, 1.0, 0), 1e-5)
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed"
-)
 
 
 def tiny() -> Transformer:
@@ -193,103 +179,6 @@ def test_the_stand_in_starts_at_a_view_and_stores_only_what_the_mask_lets_throug
     assert out.tolist() == [-1, 5, 6, 7, -1, -1]
 
 
-@needs_triton
-def test_a_kernel_that_is_decorated_already_passes_its_check():
-    from minillm.course.triton_here import triton
-
-    assert check("08.int4_dot", triton.jit(kernels08.int4_dot)).passed
-
-
-@needs_triton
-@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels run on the GPU")
-def test_where_triton_was_imported_for_compilation_the_stand_in_runs_the_exercises():
-    program = (
-        "import triton.language\n"
-        "from minillm.course import check\n"
-        "from minillm.course.checks import kernels08\n"
-        "from minillm.course.triton_here import HOW\n"
-        "print(HOW, check('08.int4_dot', kernels08.int4_dot).status)"
-    )
-    environment = os.environ | {"TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True)
-    assert done.stdout.decode().startswith("a stand-in for Triton"), done.stderr.decode()
-    assert done.stdout.decode().split()[-1] == "passed"
-
-
-def test_a_stub_of_a_kernel_is_not_attempted():
-    def my_kernel(x_ptr):
-        raise NotImplementedError
-
-    assert check("08.add_norm", my_kernel).status == "not attempted"
-
-
-def test_a_kernel_that_writes_where_it_should_not_ends_with_a_diagnosis():
-    """And not with the process: under Triton's interpreter a stray store hits the heap."""
-    from minillm.course.triton_here import tl
-
-    def my_kernel(x_ptr, r_ptr, w_ptr, out_ptr, sum_ptr, C, eps, BLOCK: tl.constexpr):
-        place = tl.program_id(0) * C + tl.arange(0, BLOCK)
-        total = tl.load(x_ptr + place) + tl.load(r_ptr + place)
-        tl.store(out_ptr + place, total)
-        tl.store(sum_ptr + place + 1000, total)
-
-    for answer in (my_kernel, lambda *_, **__: None):
-        assert check("08.add_norm", answer).status == "wrong"
-
-
-@pytest.mark.parametrize("fault", [10, 12])
-def test_stray_stores_are_counted(fault):
-    found = kernels08.run_add_norm(partial(kernels08.add_norm, FAULT=fault), *CASE)
-    right = kernels08.run_add_norm(kernels08.add_norm, *CASE)
-    assert found["written beyond a tensor"] > right["written beyond a tensor"] == 0
-
-
-@pytest.mark.parametrize("answer", ["CFAEBD", "c, f, a, e, b, d", list("CFAEBD")])
-def test_letters_may_be_written_in_several_ways(answer):
-    assert check("08.knobs", answer).passed
-
-
-@pytest.mark.parametrize(
-    ("answer", "where"), [("CFAEAA", "[5]"), ("ABCDEFA", "[1]"), (3, "3 (int)"), ("", "[1]")]
-)
-def test_of_other_letters_the_symptom_is_named(answer, where):
-    result = check("08.knobs", answer)
-    assert result.status == "wrong"
-    assert where in [value for _, value in result.details]
-
-
-@pytest.mark.parametrize("exercise", ["08.stop", "08.captured"])
-@pytest.mark.parametrize("given", [None, 3, "abc", torch.ones(2, 3), [math.nan], object()])
-def test_whatever_a_method_returns_there_is_a_diagnosis(exercise, given):
-    class Mine:
-        def __init__(self, *_):
-            pass
-
-        def push(self, *_):
-            return given
-
-        flush = __call__ = push
-
-    result = check(exercise, Mine)
-    assert result.status == "wrong"
-    assert "index" in dict(result.details)
-    assert ("`return` missing" in result.message) == (given is None)
-
-
-def test_six_exercises_as_specified():
-    assert list(EXERCISES) == [
-        "08.lower_bound",
-        "08.knobs",
-        "08.add_norm",
-        "08.stop",
-        "08.int4_dot",
-        "08.captured",
-    ]
-    by_hand = EXERCISES["08.lower_bound"]
-    assert isinstance(by_hand, Value)
-    assert by_hand.right == pytest.approx((7.81, 15.33), abs=0.01)
-
-
 # --- Figures and stored figures
 
 
@@ -310,6 +199,16 @@ def test_six_exercises_as_specified():
 )
 def test_figures_say_their_numbers_in_words(draw, words_of):
     assert re.search(r"\d", words_of(draw))
+
+
+def test_where_a_backend_cannot_run_the_reason_is_printed(monkeypatch, capsys, smollm2):
+    monkeypatch.setenv("MINILLM_CPU", "off")
+    assert measurements.opened(measurements.FILE) is None
+    assert measurements.opened_on_gpu("no such backend") is None
+    here, there = capsys.readouterr().out.splitlines()
+    assert here.startswith("GGUF, 4 bits: ")
+    assert "MINILLM_CPU=off" in here
+    assert there.startswith("backend no such backend: ")
 
 
 def test_what_was_stored_says_what_the_notebook_says():

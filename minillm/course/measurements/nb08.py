@@ -40,15 +40,24 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 FILE = "GGUF, 4 bits"
 CONTEXT = 256
 PROMPT = 256
+IDS = list(range(1000, 1000 + PROMPT))  # any will do: what a step takes does not depend on them
 
 
 def opened(form: str, backend: str = "cpu") -> LLM | None:
     """SmolLM2 in this form; None, with a printed line, where the backend cannot run it here."""
-    options = {"dtype": "float32", **FORMS[form]}
+    return _opened(form, device="cpu", backend=backend, **{"dtype": "float32", **FORMS[form]})
+
+
+def opened_on_gpu(backend: str) -> LLM | None:
+    """SmolLM2 on the GPU, in the dtype for it; as `opened` where the backend cannot run there."""
+    return _opened(f"backend {backend}", device="cuda", backend=backend)
+
+
+def _opened(what: str, **options: Any) -> LLM | None:
     try:
-        return LLM.from_pretrained("smollm2", device="cpu", backend=backend, **options)
+        return LLM.from_pretrained("smollm2", **options)
     except ValueError as reason:
-        print(f"{form}: {reason}")
+        print(f"{what}: {reason}")
         return None
 
 
@@ -66,10 +75,9 @@ def engine_on(llm: LLM) -> Iterator[None]:
 def speed_row(llm: LLM, form: str, engine: str) -> dict[str, Any]:
     """What a step reads, and how long it and the prefill of the 256 tokens before it take."""
     cache = fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT)
-    prompt = list(range(1000, 1000 + PROMPT))
 
     def first_token() -> None:
-        llm.generate(prompt, SamplingParams(max_new_tokens=1))
+        llm.generate(IDS, SamplingParams(max_new_tokens=1))
 
     return {
         "name": form,
@@ -205,15 +213,14 @@ def _rows(rounds: int = 3) -> tuple[list[dict[str, Any]], float]:
 
 
 def _full(llm: LLM) -> dict[str, Any]:
-    ids = list(range(1000, 1000 + PROMPT))
     cache = fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT)
     parts = {"PyTorch": step_parts(llm.model, cache)}
-    points = phase_points(llm, "PyTorch", waits(llm, ids))
+    points = phase_points(llm, "PyTorch", waits(llm, IDS))
     rows, bytes_per_s = _rows()
     fast = opened(FILE)
     assert fast is not None
     parts["C++ step"] = engine_parts(fast, fill(fast, fast.new_cache(1, CONTEXT + 1), CONTEXT))
-    points |= phase_points(fast, "C++ step", waits(fast, ids))
+    points |= phase_points(fast, "C++ step", waits(fast, IDS))
     return {
         "bytes_per_s": bytes_per_s,
         "flops_per_s": ceilings("cpu").flops_per_s,
@@ -234,8 +241,7 @@ def _sample(llm: LLM, stored: Any) -> Iterable[tuple[str, float, float]]:
     now = round(step_cost(llm, context=CONTEXT).bytes / 1e6, 1)
     yield "megabytes of a float32 step", rows["float32", "PyTorch"]["megabytes"], now
     before = rows[FILE, "C++ step"]["ms"] < rows["float32", "PyTorch"]["ms"]
-    fast = opened(FILE)
-    if fast is not None:
+    if (fast := opened(FILE)) is not None:
         plain = step_seconds(llm, fill(llm, llm.new_cache(1, CONTEXT + 1), CONTEXT))
         faster = speed_row(fast, FILE, "C++ step")["ms"] < 1e3 * plain
         yield "the engine's step is faster", float(before), float(faster)
