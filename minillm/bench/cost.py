@@ -91,7 +91,11 @@ def step_cost(
 
 
 def prefill_cost(model: "LLM", batch: int, prompt_tokens: int) -> Cost:
-    """What reading prompts takes: steps of `LLM.chunk_size`, and one position scored per row."""
+    """What reading prompts takes: steps of `LLM.chunk_size`, and one position scored per row.
+
+    Raises ValueError for counts below 1.
+    """
+    at_least(1, batch=batch, prompt_tokens=prompt_tokens)
     size, total = model.chunk_size(batch), Cost(0, 0, 0)
     for start in range(0, prompt_tokens, size):
         count = min(size, prompt_tokens - start)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from minillm.bench.counts import at_least
-from minillm.generate import Request, decode, prefill
+from minillm.engines import decode
+from minillm.generate import Request, prefill
 from minillm.llm import LLM
 from minillm.sampling import SamplingParams
 
@@ -59,7 +60,7 @@ class Measurement:
 
 
 def minillm_engine(llm: LLM) -> Engine:
-    """The two loops of `minillm.generate`, greedy, over a cache of just the right size."""
+    """Prefill and decode as `LLM` runs them, greedy, over a cache of just the right size."""
 
     def run(prompts: list[list[int]], new_tokens: int) -> Iterator[None]:
         params = SamplingParams(max_new_tokens=new_tokens)

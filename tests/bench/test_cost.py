@@ -196,6 +196,14 @@ def test_counts_that_cannot_be_are_refused(counts, message):
         step_cost(SMOLLM2, **counts)
 
 
+@pytest.mark.parametrize(
+    ("counts", "message"), [((0, 5), "batch is 0; at least 1"), ((1, 0), "prompt_tokens is 0")]
+)
+def test_no_prompts_are_refused(llm, counts, message):
+    with pytest.raises(ValueError, match=message):
+        prefill_cost(llm, *counts)
+
+
 def stand_in(model: Transformer) -> LLM:
     """An `LLM` without a tokenizer."""
     llm = object.__new__(LLM)

@@ -1,5 +1,7 @@
 """The benchmark: one time per step, engines in turn, and the same tokens as the peer."""
 
+import copy
+
 import pytest
 import torch
 
@@ -11,11 +13,21 @@ from minillm.bench import (
     time_steps,
     transformers_engine,
 )
+from minillm.engines.base import Accelerated
+from tests.engines.test_choice import Counting
 
 
 def test_one_time_per_step(llm):
     engine = minillm_engine(llm)
     assert len(time_steps(engine, random_prompts(1_000, 2, 5), 4)) == 4
+
+
+def test_the_models_engine_is_asked_for_its_own_loop(llm):
+    """What is measured is what `LLM` runs."""
+    fast, engine = copy.copy(llm), Counting()
+    fast.model = Accelerated(llm.model, engine)
+    assert len(time_steps(minillm_engine(fast), random_prompts(1_000, 2, 5), 3)) == 3
+    assert engine.asked[:4] == ["new_cache", "forward", "logits", "decode"]
 
 
 def test_engines_take_turns():
