@@ -89,10 +89,17 @@ class Session:
             self._leave(fresh)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the answer's end, at most so long; whether it has ended."""
+        """Wait for the answer's end, at most so long; whether it has ended.
+
+        Interrupting the wait, as the kernel's stop button does, stops the answer.
+        """
         run = self._run
         if run is not None and run.thread is not None:
-            run.thread.join(seconds)
+            try:
+                run.thread.join(seconds)
+            except KeyboardInterrupt:
+                self.stop()
+                raise
         return not self.conversation.running
 
     def _begin(
@@ -139,8 +146,8 @@ class Session:
             self._event(run, lambda: self._finish(run))
         except Exception as error:  # whatever it is, the reader sees it
             text = str(error)
-            if not isinstance(error, ValueError):  # those are written for the reader
-                text = f"{type(error).__name__}: {text}"
+            if not text or not isinstance(error, ValueError):  # those are written for the reader
+                text = ": ".join(filter(None, [type(error).__name__, text]))
             self._event(run, lambda: self._fail(run, text))
         finally:
             _running.discard(run)

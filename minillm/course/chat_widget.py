@@ -116,7 +116,7 @@ class Chat:
         self._session.fresh()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the answer's end, at most so long; whether it has ended."""
+        """Wait for the answer, at most so long; whether it has ended. An interrupt stops it."""
         return self._session.wait(seconds)
 
     def settings(self) -> SamplingParams:

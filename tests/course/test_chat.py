@@ -3,6 +3,7 @@
 import html
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -372,6 +373,31 @@ def test_errors_are_shown(session, model):
     session.retry(PARAMS)
     assert session.wait(20)
     assert replace(session.conversation.last, figures=None) == Exchange("Hi", "whole", "stop")
+
+
+@pytest.mark.parametrize("error", [ValueError(), NotImplementedError()])
+def test_an_error_without_words_is_named(session, model, error):
+    model.say(error)
+    session.ask("Hi", PARAMS)
+    assert session.wait(20)
+    assert session.conversation.note == f"✗ {type(error).__name__}."
+
+
+def test_an_interrupt_of_a_waiting_cell_stops_the_answer(session, model):
+    """A signal, as the kernel gets it; Python raises KeyboardInterrupt in the main thread."""
+    session.ask("Hi", PARAMS)
+    model.say("The")
+    until(lambda: session.conversation.last.answer)
+    former = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.wait()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert session.conversation.last.answer == "The"
+    assert session.conversation.last.ending == "stopped"
 
 
 def test_a_failure_to_begin_is_an_error_like_others(session, model):
