@@ -23,8 +23,8 @@ from minillm.llm import LLM
 
 # A window's length unless told: more context costs time, and says little more about a model.
 CONTEXT = 2_048
-# So many logits exist at a time: 8 MB in float32. A comparison holds six such tensors at most.
-LOGITS_AT_A_TIME = 2**21
+# So many logits exist at a time: 4 MB in float32. A comparison holds four such tensors at most.
+LOGITS_AT_A_TIME = 2**20
 
 
 class Window(NamedTuple):
@@ -91,14 +91,17 @@ class Reading:
         for hidden, targets in zip(
             torch.split(self.hidden, rows), torch.split(self.targets, rows), strict=True
         ):
-            logits = self.head(hidden).float()
-            if not logits.isfinite().all():
-                raise ValueError(
-                    f"the model gives NaN or infinite scores within the window whose first scored "
-                    f"token is number {self.start}: its weights are damaged, or its dtype has too "
-                    "small a range"
-                )
-            yield logits.log_softmax(dim=-1), targets
+            yield self._log_probs(hidden), targets
+
+    def _log_probs(self, hidden: Tensor) -> Tensor:
+        logits = self.head(hidden).float()
+        if not logits.isfinite().all():
+            raise ValueError(
+                f"the model gives NaN or infinite scores within the window whose first scored "
+                f"token is number {self.start}: its weights are damaged, or its dtype has too "
+                "small a range"
+            )
+        return logits.log_softmax(dim=-1)
 
 
 def read(

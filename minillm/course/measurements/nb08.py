@@ -16,6 +16,7 @@ from minillm.bench import Ceilings, Cost, ceilings, diagnose, prefill_cost, step
 from minillm.bench.diagnosis import Phase
 from minillm.bench.peaks import read_bytes_per_s
 from minillm.course.measurements.nb05 import fill
+from minillm.course.opening import open_or_say
 from minillm.course.precomputed import Measurement
 from minillm.course.step_profile import engine_parts, step_parts, step_seconds
 from minillm.course.timing import timed
@@ -45,20 +46,12 @@ IDS = list(range(1000, 1000 + PROMPT))  # any will do: what a step takes does no
 
 def opened(form: str, backend: str = "cpu") -> LLM | None:
     """SmolLM2 in this form; None, with a printed line, where the backend cannot run it here."""
-    return _opened(form, device="cpu", backend=backend, **{"dtype": "float32", **FORMS[form]})
+    return open_or_say(form, device="cpu", backend=backend, **{"dtype": "float32", **FORMS[form]})
 
 
 def opened_on_gpu(backend: str) -> LLM | None:
     """SmolLM2 on the GPU, in the dtype for it; as `opened` where the backend cannot run there."""
-    return _opened(f"backend {backend}", device="cuda", backend=backend)
-
-
-def _opened(what: str, **options: Any) -> LLM | None:
-    try:
-        return LLM.from_pretrained("smollm2", **options)
-    except ValueError as reason:
-        print(f"{what}: {reason}")
-        return None
+    return open_or_say(f"backend {backend}", device="cuda", backend=backend)
 
 
 @contextmanager
