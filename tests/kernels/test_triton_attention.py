@@ -117,6 +117,24 @@ def test_scale_and_strides(device):
     close(found, expected(q, keys, values, lengths, scale=0.3), 3e-6)
 
 
+def test_offsets_beyond_32_bits(device):
+    """The third key head lies 2^31 numbers behind the first; what is between them is never read."""
+    q, keys, values = inputs(1, 3, 3, 20, 16, torch.float16, device)
+    storage = torch.empty(2**31 + 1000, dtype=torch.float16, device=device)
+    far = [storage[i * 400 :].as_strided(keys.shape, (2**32, 2**30, 16, 1)) for i in (0, 1)]
+    for place, x in zip(far, (keys, values), strict=True):
+        place.copy_(x)
+    lengths = torch.tensor([20], device=device)
+    close(decode_attention(q, *far, lengths), expected(q, keys, values, lengths), 2.0**-9)
+
+
+def test_lengths_may_be_a_view(device):
+    q, keys, values = inputs(2, 4, 2, 50, 16, torch.float32, device)
+    lengths = torch.tensor([7, 1, 50, 1], device=device)
+    found = decode_attention(q, keys, values, lengths[::2])
+    close(found, expected(q, keys, values, lengths[::2]), 3e-6)
+
+
 def test_a_cache_of_16_bits_beside_activations_of_32(device):
     q, keys, values = inputs(1, 4, 2, 50, 64, torch.float32, device)
     keys, values = keys.half(), values.half()

@@ -159,6 +159,38 @@ def test_forbidden_ids_are_never_picked(device):
         assert found == {1} if temperature == 0 else len(found) == 8
 
 
+def test_no_dropped_token_is_drawn_where_the_running_sum_creeps_on(device, monkeypatch):
+    """A GPU adds in parallel: behind the kept tokens the sum may still change in its last bits."""
+    monkeypatch.setattr(torch.Tensor, "cumsum", creeping(torch.Tensor.cumsum))
+    logits = torch.zeros(500, 40, device=device)
+    params = settings([SamplingParams(temperature=1.0, top_k=4)] * 500, device)
+    seeds = torch.arange(500, device=device)
+    found = sample(logits, **params, seeds=seeds, steps=seeds)
+    assert set(found.tolist()) == {0, 1, 2, 3}
+
+
+def creeping(cumsum):
+    """A running sum with an error that grows: here large enough to be drawn."""
+
+    def changed(x, dim):
+        return cumsum(x, dim) + torch.arange(x.shape[dim], device=x.device) * 0.05
+
+    return changed
+
+
+def test_top_p_keeps_the_first_tokens_whatever_the_running_sum(device, monkeypatch):
+    """Where it falls back between two tokens, the second must not be kept without the first."""
+    cumsum = torch.Tensor.cumsum
+
+    def uneven(x, dim):
+        return cumsum(x, dim) + torch.tensor([0.0, 0.0, 0.2, 0.0, 0.0, 0.0], device=x.device)
+
+    monkeypatch.setattr(torch.Tensor, "cumsum", uneven)
+    logits = torch.zeros(1, 6, device=device)
+    ordered, _ = filtered(logits, **settings([SamplingParams(temperature=1.0, top_p=0.52)], device))
+    assert (ordered > -math.inf)[0].tolist() == [True] * 3 + [False] * 3
+
+
 def test_shapes_that_do_not_fit_are_refused(device):
     params = settings([SamplingParams()] * 2, device)
     seeds = torch.arange(3, device=device)

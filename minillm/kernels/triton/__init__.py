@@ -21,16 +21,19 @@ def interpreted() -> bool:
     return not isinstance(tl.sum, JITFunction)
 
 
-def why_not() -> str | None:
-    """Why these kernels cannot run here, to complete "because …"; None where they can."""
+def why_not(device: torch.device | None = None) -> str | None:
+    """Why these kernels cannot run here, to complete "because …"; None where they can.
+
+    device: the GPU that is meant; the current one unless given.
+    """
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed (pip install 'minillm-course[gpu]')"
     if interpreted():
         return None
     if not torch.cuda.is_available():
         return "there is no CUDA device"
-    if torch.cuda.get_device_capability() < OLDEST:
-        found = torch.cuda.get_device_capability()
+    found = torch.cuda.get_device_capability(device)
+    if found < OLDEST:
         return f"the GPU has compute capability {found}; {OLDEST} is needed"
     return None
 

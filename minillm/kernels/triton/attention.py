@@ -58,7 +58,7 @@ def share_of(length, split, SPLITS: tl.constexpr, WINDOW: tl.constexpr, SINKS: t
     return skip, begin, tl.minimum(begin + share, visible)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["capacity"])  # it changes from request to request
 def decode_attention_kernel(
     q_ptr, keys_ptr, values_ptr, lengths_ptr, top_ptr, total_ptr, out_ptr,
     q_b, q_h, cache_b, cache_h, scale, capacity, D,
@@ -78,7 +78,7 @@ def decode_attention_kernel(
     head = kv_head * G + member
     wide = column[None, :] < D
     real = (member[:, None] < G) & wide
-    row = row.to(tl.int64)
+    row, kv_head = row.to(tl.int64), kv_head.to(tl.int64)  # a cache may have more than 2^31 numbers
     q = tl.load(q_ptr + row * q_b + head[:, None] * q_h + column[None, :], mask=real, other=0.0).to(
         DOT
     )
@@ -167,7 +167,7 @@ def decode_attention(
     parts = Parts(q, splits)
     G = H // K
     decode_attention_kernel[B * K, splits, triton.cdiv(G, HEADS)](
-        q, keys, values, lengths, parts.top, parts.total, parts.out,
+        q, keys, values, lengths.contiguous(), parts.top, parts.total, parts.out,
         *q.stride()[:2], *keys.stride()[:2],
         (1 / math.sqrt(D) if scale is None else scale) * math.log2(math.e), capacity, D,
         K=K, G=G, SPLITS=splits, WINDOW=window or 0, SINKS=sinks, RING=ring or 0, HEADS=HEADS,

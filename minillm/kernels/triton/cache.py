@@ -37,7 +37,9 @@ def turn(x_ptr, out_ptr, cos_ptr, sin_ptr, read, write, D, HALF: tl.constexpr, B
     tl.store(out_ptr + pair, x, mask=rest & write)
 
 
-@triton.jit
+# Triton compiles a kernel once more for a number that is 1 or a multiple of 16. Not for these: they
+# change from request to request, which would wait for that.
+@triton.jit(do_not_specialize=["T", "capacity", "table"])
 def rope_and_cache_kernel(
     q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, out_ptr, keys_ptr, values_ptr,
     q_b, q_h, q_t, k_b, k_h, k_t, v_b, v_h, v_t, cache_b, cache_h,
@@ -50,7 +52,8 @@ def rope_and_cache_kernel(
     next. The masks are whole here: a program reads its head or not, and writes it or not.
     """
     token, head = tl.program_id(0), tl.program_id(1)
-    row, t = (token // T).to(tl.int64), (token % T).to(tl.int64)
+    # Offsets are 64-bit numbers: a cache may have more than 2^31 of them.
+    row, t, head = (token // T).to(tl.int64), (token % T).to(tl.int64), head.to(tl.int64)
     position = tl.load(positions_ptr + token).to(tl.int64)
     place = ring_place(position, RING, SINKS)
     known = (position >= 0) & (position < table)

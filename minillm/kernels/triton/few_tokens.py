@@ -16,7 +16,7 @@ TOKENS = 16
 OUTPUTS = 32  # of a program
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])  # no other kernel for 16 tokens than for 2
 def few_tokens_kernel(
     x_ptr, codes_ptr, scales_ptr, zeros_ptr, parts_ptr, M, N, G, group_bytes,
     BITS: tl.constexpr, DOT: tl.constexpr, SPLITS: tl.constexpr,
@@ -60,7 +60,7 @@ def few_tokens_kernel(
     tl.store(parts_ptr + part, total, mask=(m[:, None] < M) & (n[None, :] < N))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def add_parts_kernel(
     parts_ptr, bias_ptr, out_ptr, M, N,
     HAS_BIAS: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
@@ -107,7 +107,7 @@ def few_tokens_linear(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def int8_kernel(
     x_ptr, x_scales_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, M, N, C,
     HAS_BIAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,

@@ -52,7 +52,7 @@ def decoded(codes_ptr, scales_ptr, minima_ptr, token, D, BITS: tl.constexpr, TOK
     return codes.to(tl.float32) * scale + minimum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])  # it changes from request to request
 def quantized_attention_kernel(
     q_ptr, k_codes, k_scales, k_minima, k_newest, v_codes, v_scales, v_minima, v_newest,
     lengths_ptr, top_ptr, total_ptr, out_ptr, q_b, q_h, scale, N, D,
@@ -149,7 +149,7 @@ def quantized_decode_attention(
     piece = 32 if tensor_cores() and q.dtype != torch.float32 else 16
     parts = Parts(q, splits)
     quantized_attention_kernel[B * K, splits, triton.cdiv(H // K, HEADS)](
-        q, *(x.contiguous() for x in (*keys, *values)), lengths, parts.top, parts.total, parts.out,
+        q, *(x.contiguous() for x in (*keys, *values, lengths)), parts.top, parts.total, parts.out,
         *q.stride()[:2], (1 / math.sqrt(D) if scale is None else scale) * math.log2(math.e), N, D,
         K=K, G=H // K, SPLITS=splits, WINDOW=window or 0, SINKS=sinks, BITS=bits,
         K_SHARED=keys.scales.shape[3] == 1, K_CHANNELS=D // keys.scales.shape[4],

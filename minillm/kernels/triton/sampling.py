@@ -10,13 +10,15 @@ from torch import Tensor
 ROWS = 32  # of a program, one to a thread
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def draw_kernel(
-    sums_ptr, ids_ptr, best_ptr, highest_ptr, temperature_ptr, seeds_ptr, steps_ptr, out_ptr,
-    B, V, HALVINGS: tl.constexpr, ROWS: tl.constexpr,
+    sums_ptr, kept_ptr, ids_ptr, best_ptr, highest_ptr, temperature_ptr, seeds_ptr, steps_ptr,
+    out_ptr, B, V, HALVINGS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Program p draws for ROWS rows: the first token whose running sum of weights exceeds u · sum.
 
+    Only the first `kept` tokens of a row have a weight. Behind them the running sum may still creep
+    up: a GPU adds in parallel, and rounds one sum otherwise than the next.
     The place is found by halving the range HALVINGS times, 2^HALVINGS > V, so that 17 numbers are
     read of 128,000. u comes out of a counter-based generator (Philox): a function of seed and step
     that keeps no state. The mask cuts rows past B.
@@ -25,10 +27,11 @@ def draw_kernel(
     mask = row < B
     seed = tl.load(seeds_ptr + row, mask=mask, other=0)
     step = tl.load(steps_ptr + row, mask=mask, other=0).to(tl.int32)
-    total = tl.load(sums_ptr + row * V + V - 1, mask=mask, other=0.0)
+    last = tl.maximum(tl.load(kept_ptr + row, mask=mask, other=1) - 1, 0)
+    total = tl.load(sums_ptr + row * V + last, mask=mask, other=0.0)
     # 1 - 2^-24 keeps the target below the whole sum, however it is rounded.
     target = tl.rand(seed, step) * 0.99999994 * total
-    low, high = tl.zeros((ROWS,), tl.int64), tl.zeros((ROWS,), tl.int64) + V - 1
+    low, high = tl.zeros((ROWS,), tl.int64), last
     for _ in range(HALVINGS):
         middle = (low + high) // 2
         beyond = tl.load(sums_ptr + row * V + middle, mask=mask, other=0.0) > target
@@ -62,7 +65,8 @@ def filtered(
     mass_before = probabilities.cumsum(dim=-1) - probabilities
     kept = (mass_before < top_p[:, None]) | (top_p >= 1)[:, None] | (rank == 0)
     kept &= ordered >= min_p[:, None].log()  # the most likely token has score 0
-    return ordered.masked_fill(~kept, -math.inf), ids
+    # As many from the front: on a GPU the running sum may round down between two tokens.
+    return ordered.masked_fill(rank >= kept.sum(dim=-1, keepdim=True), -math.inf), ids
 
 
 def sample(
@@ -97,12 +101,12 @@ def sample(
     if forbidden is not None:
         scores = scores.masked_fill(forbidden, -math.inf)
     ordered, ids = filtered(scores, temperature, top_k, top_p, min_p)
-    sums = ordered.exp().cumsum(dim=-1)
+    sums, kept = ordered.exp().cumsum(dim=-1), (ordered > -math.inf).sum(dim=-1)
     best, highest = scores.argmax(dim=-1), scores.amax(dim=-1)
     out = torch.empty(B, dtype=torch.int64, device=logits.device)
     if B:
         draw_kernel[(triton.cdiv(B, ROWS),)](
-            sums, ids, best, highest, temperature.contiguous(), seeds.contiguous(),
+            sums, kept, ids, best, highest, temperature.contiguous(), seeds.contiguous(),
             steps.contiguous(), out, B, V, HALVINGS=V.bit_length(), ROWS=ROWS, num_warps=1,
         )  # fmt: skip
     return out
