@@ -2,13 +2,14 @@
 
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from threading import Lock
 
 import torch
 from torch import Tensor
 
-from minillm.engines.base import Engine
+from minillm.engines.base import Engine, Unsupported
 from minillm.engines.cuda_cache import (
     Pool,
     PooledDense,
@@ -22,7 +23,7 @@ from minillm.engines.cuda_decode import DeviceLoop
 from minillm.engines.cuda_kernels import Kernels
 from minillm.engines.cuda_step import Places, RopeTables, run_step
 from minillm.engines.cuda_weights import Coded, Weights
-from minillm.engines.graphs import Recorded
+from minillm.engines.graphs import GraphMemory, Recorded
 from minillm.generate import Request
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.dense import DenseKVCache
@@ -52,18 +53,27 @@ class CudaEngine(Engine):
     def __init__(self, model: Transformer, kernels: Kernels | None = None) -> None:
         weight = model.embed_tokens.weight
         self.config, self.dtype, self.device = model.config, weight.dtype, weight.device
+        if others := {x.device for x in model.state_dict().values()} - {self.device}:
+            where = ", ".join(sorted(map(str, {self.device, *others})))
+            raise Unsupported(f"its weights are on several devices: {where}")
         self.kernels = kernels or Kernels.triton(self.device)
         self.weights = Weights.of(model)
         self.pool = Pool(self.config, self.dtype, self.device)
         recorded = self.device.type == "cuda" and kernels is None
         self.name = "cuda (Triton kernels, graphs)" if recorded else f"{self.device}, not recorded"
-        with self.on_device():
-            self._graph_memory = torch.cuda.graph_pool_handle() if recorded else None
+        self._graph_memory = GraphMemory() if recorded else None
         self._tables: dict[int, RopeTables] = {}
+        self._one_at_a_time = Lock()
 
-    def on_device(self) -> AbstractContextManager[object]:
-        """Make the model's GPU the current one, where kernels are launched."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Make the model's GPU the current one, where kernels are launched, for one thread.
+
+        A recording bears neither another one beside it nor a thread that waits for the whole GPU.
+        """
+        gpu = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with self._one_at_a_time, gpu:
+            yield
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache in the model's dtype, dense or sliding, on storage that keeps its graphs.

@@ -7,6 +7,7 @@ next request that fits gets it, together with its graphs.
 
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import torch
@@ -120,15 +121,15 @@ class Pool:
     def _take(self, rows: int, capacity: int) -> Storage:
         """The smallest idle storage that has the room, or a new one."""
         fit = [s for s in self.idle if s.rows >= rows and s.capacity >= capacity]
-        if fit:
-            smallest = min(fit, key=lambda storage: storage.rows * storage.capacity)
-            self.idle.remove(smallest)
-            return smallest
-        try:
+        for storage in sorted(fit, key=lambda storage: storage.rows * storage.capacity):
+            with suppress(ValueError):  # another thread gave one back, and so freed this one
+                self.idle.remove(storage)
+                return storage
+        with suppress(torch.OutOfMemoryError):
             return self._new(bucket(rows), bucket(max(capacity, LEAST_CAPACITY)))
-        except torch.OutOfMemoryError:
-            self._free(len(self.idle))
-            return self._new(rows, capacity)
+        # Behind the `with`: the exception, which is gone now, held what was allocated before it.
+        self._free(len(self.idle))
+        return self._new(rows, capacity)
 
     def _new(self, rows: int, capacity: int) -> Storage:
         return Storage(self.config, rows, capacity, dtype=self.dtype, device=self.device)
@@ -138,8 +139,7 @@ class Pool:
         self._free(len(self.idle) - IDLE)
 
     def _free(self, count: int) -> None:
-        for _ in range(count):
-            self.idle.pop(0)
+        del self.idle[: max(count, 0)]
 
 
 class PooledDense(DenseKVCache):

@@ -68,7 +68,8 @@ class DeviceLoop:
         self.engine, self.cache, self.storage = engine, cache, cache.storage
         self.running = list(requests)  # one for each row of the cache
         self.state: Rows = self.storage.state
-        self.mailbox = Mailbox(len(requests), engine.device)
+        with engine.on_device():
+            self.mailbox = Mailbox(len(requests), engine.device)
         self.unread: deque[Unread] = deque()
         # (B,) tokens in the cache that `decode` would not have there yet.
         self._ahead = torch.zeros_like(cache.lengths)

@@ -1,6 +1,7 @@
 """The kernels that a decode step is made of."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +29,7 @@ class Kernels:
         """Triton's kernels; `Unsupported` says why they cannot run on this device."""
         from minillm.kernels import triton
 
-        reason = triton.why_not()
+        reason = triton.why_not(device if device.type == "cuda" else None)
         if reason is None and device.type != "cuda" and not triton.interpreted():
             reason = f"the model is on the device {device}"
         if reason is not None:
@@ -43,6 +44,7 @@ class Kernels:
             sampling,
         )
 
+        try_on(device, norm.rms_norm)
         return cls(
             norm.rms_norm,
             norm.add_rms_norm,
@@ -54,3 +56,16 @@ class Kernels:
             mlp.geglu,
             sampling.sample,
         )
+
+
+def try_on(device: torch.device, rms_norm: Callable[..., Tensor]) -> None:
+    """Run one kernel. `Unsupported` where that fails: Triton needs a C compiler and Python's
+    headers, besides a driver that takes its code, and misses them only when a kernel is launched.
+    """
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            one = torch.ones(1, 16, device=device)
+            rms_norm(one, one[0], 1e-5)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise Unsupported(f"Triton cannot run a kernel here ({reason})") from error

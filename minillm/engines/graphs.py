@@ -11,6 +11,22 @@ from functools import cache
 import torch
 
 
+class GraphMemory:
+    """Memory that graphs share for what they compute on the way. No two of them run at once.
+
+    torch refuses to record on memory whose graphs are all gone, as they are after their storage was
+    freed to make room for a larger one. So the first graph is kept, though nobody replays it then.
+    """
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self._kept: torch.cuda.CUDAGraph | None = None
+
+    def keep(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Take note of a graph that was recorded here."""
+        self._kept = self._kept or graph
+
+
 class Recorded:
     """A function of no arguments and no result: the first call runs it, later ones replay it.
 
@@ -20,12 +36,11 @@ class Recorded:
     the recording, in which nothing is computed.
     Where recording fails every call is an ordinary one; a warning says so once.
 
-    pool: memory that graphs share for what they compute on the way, from
-    `torch.cuda.graph_pool_handle`; None: there is no CUDA, and nothing is recorded.
+    memory: None where there is no CUDA, and nothing is recorded.
     """
 
-    def __init__(self, run: Callable[[], None], pool: object | None) -> None:
-        self._run, self._pool = run, pool
+    def __init__(self, run: Callable[[], None], memory: GraphMemory | None) -> None:
+        self._run, self._memory = run, memory
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
@@ -34,21 +49,22 @@ class Recorded:
             self.graph.replay()
             return
         self._run()
-        if self._pool is not None:
-            self._record()
+        if self._memory is not None:
+            self._record(self._memory)
 
-    def _record(self) -> None:
+    def _record(self, memory: GraphMemory) -> None:
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # Other threads may go on allocating meanwhile: only this one's launches are recorded.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # type: ignore[arg-type]
+            with torch.cuda.graph(graph, pool=memory.handle, capture_error_mode="thread_local"):
                 self._run()
         except RuntimeError as error:
-            self._pool = None
+            self._memory = None
             torch.cuda.set_stream(here)  # a recording that fails may leave its own stream current
             _warn_once(str(error).splitlines()[0])
             return
         self.graph = graph
+        memory.keep(graph)
 
 
 @cache

@@ -1,8 +1,11 @@
-"""Fixtures of the C++ engine's tests."""
+"""Fixtures of the engines' tests."""
+
+import warnings
 
 import pytest
 
 from minillm.engines import cpu as engine_module
+from minillm.engines import graphs
 from minillm.kernels import cpu
 
 
@@ -19,3 +22,12 @@ def variant(request):
     cpu.use(request.param)
     yield request.param
     cpu.use(before)
+
+
+@pytest.fixture
+def no_warnings():
+    """A decode step that could not be recorded, which is a warning, is an error."""
+    graphs._warn_once.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield

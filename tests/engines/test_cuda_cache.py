@@ -1,17 +1,13 @@
-"""Storage that outlives its caches, and functions that are recorded once."""
+"""Storage that outlives its caches."""
 
-import contextlib
 import gc
-import warnings
 import weakref
 from typing import Any
 
 import pytest
 import torch
 
-from minillm.engines import graphs
 from minillm.engines.cuda_cache import IDLE, Pool, bucket
-from minillm.engines.graphs import Recorded
 from minillm.generate import Request, prefill
 from minillm.sampling import SamplingParams
 from tests.engines.cuda_models import BASE, DEVICE, MODELS, prompts, transformer
@@ -133,6 +129,38 @@ def test_no_room_for_a_wide_bucket(monkeypatch):
     assert not stock.idle
 
 
+def test_what_was_allocated_before_memory_ran_out_is_free_for_the_second_attempt(monkeypatch):
+    stock, watched = pool(), []
+
+    def new(rows, capacity):
+        half = torch.zeros(1)
+        if watched:
+            assert watched[0]() is None
+            monkeypatch.undo()
+            return stock._new(rows, capacity)
+        watched.append(weakref.ref(half))
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(stock, "_new", new)
+    assert stock.new_cache(3, 600).storage.capacity == 600
+
+
+def test_a_storage_that_another_thread_freed_is_not_taken():
+    stock = pool()
+    caches = [stock.new_cache(1, n) for n in (20, 5000)]
+    storages = [cache.storage for cache in caches]
+    caches.clear()
+
+    class Raced(list[Any]):
+        def remove(self, storage):
+            if storage is storages[0]:
+                raise ValueError("list.remove(x): x not in list")
+            super().remove(storage)
+
+    stock.idle = Raced(stock.idle)
+    assert stock.new_cache(1, 20).storage is storages[1]
+
+
 def test_a_storage_of_odd_size_serves_a_batch():
     model = transformer(BASE)
     engine = engine_of(model)
@@ -161,64 +189,3 @@ def test_requests_share_graphs():
         ("greedy", 2),
         ("greedy", 4),
     ]
-
-
-class FakeGraph:
-    """In place of a CUDA graph: counts its replays."""
-
-    def __init__(self):
-        self.replays = 0
-
-    def replay(self):
-        self.replays += 1
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    @contextlib.contextmanager
-    def record(graph, pool, capture_error_mode):
-        yield
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "graph", record)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "here")
-    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
-    graphs._warn_once.cache_clear()
-
-
-def test_recorded_after_the_first_call(fake):
-    calls = []
-    step: Any = Recorded(lambda: calls.append(1), pool=(0, 1))
-    for _ in range(4):
-        step()
-    assert len(calls) == 2  # one ordinary call, one for the recording
-    assert step.graph.replays == 3
-
-
-def test_without_cuda_every_call_is_ordinary():
-    calls = []
-    step = Recorded(lambda: calls.append(1), pool=None)
-    for _ in range(3):
-        step()
-    assert len(calls) == 3
-    assert step.graph is None
-
-
-def test_what_cannot_be_recorded_runs_all_the_same(fake):
-    calls = []
-
-    def run():
-        calls.append(1)
-        if len(calls) == 2:
-            raise RuntimeError("operation not permitted when stream is capturing\nmore")
-
-    step = Recorded(run, pool=(0, 1))
-    with pytest.warns(UserWarning, match="kernel by kernel: operation not permitted") as caught:
-        step()
-    assert len(caught) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        step()
-        step()
-    assert len(calls) == 4
-    assert step.graph is None

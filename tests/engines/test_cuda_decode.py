@@ -4,6 +4,9 @@ The kernels here are those in plain PyTorch, on the GPU where there is one.
 """
 
 import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -146,6 +149,24 @@ def test_room_is_counted_row_by_row():
     steps = ENGINE.decode(cache, logits, requests_of(texts, [9, 3]))
     assert steps is not None
     assert len(list(steps)) == 12
+
+
+def test_two_threads_launch_one_after_the_other(monkeypatch):
+    """A recording must not meet another one, nor a kernel that is being tuned."""
+    within, together = threading.Lock(), []
+
+    def slow(*args):
+        together.append(not within.acquire(blocking=False))
+        time.sleep(0.002)
+        step(*args)
+        within.release()
+
+    step = ENGINE.launch
+    monkeypatch.setattr(ENGINE, "launch", slow)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda n: list(loops(prompts([n]), [12])[1][2]), (3, 6)))
+    assert len(together) == 22
+    assert not any(together)
 
 
 def test_two_texts_at_once():

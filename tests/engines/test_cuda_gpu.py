@@ -1,27 +1,22 @@
-"""What only a GPU shows: recording, replay, streaming without waiting, and steady memory."""
+"""What only a GPU shows: recording, replay, and streaming without waiting."""
 
-import gc
 import itertools
-import warnings
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from minillm.engines import graphs
 from minillm.engines.base import Accelerated
-from minillm.engines.graphs import Recorded
 from minillm.generate import Request, decode, prefill
 from minillm.kv_cache import new_cache
 from minillm.sampling import SamplingParams
-from tests.engines.cuda_models import BASE, DEVICE, MODELS, coded, prompts, transformer
+from tests.engines.cuda_gpu import CAPACITY, LONG, run
+from tests.engines.cuda_models import DEVICE, MODELS, coded, prompts, transformer
 from tests.engines.kernels import engine_of
 
 pytestmark = pytest.mark.gpu
 
-LONG = replace(BASE, max_position_embeddings=256)
-CAPACITY = 160
 KINDS = {
     "llama": lambda: transformer(LONG),
     "gemma": lambda: transformer(replace(MODELS["gemma"], max_position_embeddings=256)),
@@ -43,25 +38,6 @@ def caches(model, engine, rows):
     dtype = model.embed_tokens.weight.dtype
     plain = new_cache(model.config, rows, CAPACITY, dtype=dtype, device=DEVICE)
     return plain, engine.new_cache(rows, CAPACITY)
-
-
-def run(engine, model, texts, tokens=20, **params):
-    """One batch through the device-side loop, to its end."""
-    cache = engine.new_cache(len(texts), CAPACITY)
-    requests = [Request(text, SamplingParams(max_new_tokens=tokens, **params)) for text in texts]
-    for request in requests:
-        request.generator = torch.Generator(DEVICE).manual_seed(len(request.prompt_ids))
-    steps = engine.decode(cache, prefill(model, texts, cache), requests)
-    list(steps)
-    return [request.token_ids for request in requests]
-
-
-@pytest.fixture
-def no_warnings():
-    graphs._warn_once.cache_clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 @pytest.mark.usefixtures("no_warnings")
@@ -181,32 +157,6 @@ def test_the_next_step_is_under_way_when_a_token_is_handed_out():
 
 
 @pytest.mark.usefixtures("no_warnings")
-def test_memory_does_not_grow_over_requests():
-    model = transformer(LONG)
-    engine = engine_of(model, "triton")
-    sizes = []
-    for round_ in range(30):
-        run(engine, model, prompts([3, 5, 4][: 1 + round_ % 3]), temperature=0.5)
-        gc.collect()
-        torch.cuda.synchronize()
-        sizes.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
-    assert sizes[-1] == sizes[8]
-
-
-@pytest.mark.usefixtures("no_warnings")
-def test_requests_share_graphs():
-    model = transformer(LONG)
-    engine = engine_of(model, "triton")
-    run(engine, model, prompts([3]))
-    [storage] = engine.pool.idle
-    graph = storage.graphs["greedy", 1].graph
-    for length in (5, 8, 2):
-        run(engine, model, prompts([length]))
-        assert engine.pool.idle == [storage]
-        assert storage.graphs["greedy", 1].graph is graph is not None
-
-
-@pytest.mark.usefixtures("no_warnings")
 def test_sampled_text_does_not_depend_on_neighbours():
     model = transformer(LONG)
     engine = engine_of(model, "triton")
@@ -216,24 +166,6 @@ def test_sampled_text_does_not_depend_on_neighbours():
         run(engine, model, [text], temperature=0.9, top_p=0.95)[0] for text in texts
     ] == together
     assert run(engine, model, texts[::-1], temperature=0.9, top_p=0.95)[::-1] == together
-
-
-def test_what_cannot_be_recorded_runs_kernel_by_kernel():
-    graphs._warn_once.cache_clear()
-    x = torch.zeros(4, device=DEVICE)
-    here = torch.cuda.current_stream()
-
-    def step():
-        x.add_(1)
-        float(x[0])  # waits for the GPU, which a recording forbids
-
-    recorded = Recorded(step, torch.cuda.graph_pool_handle())
-    with pytest.warns(UserWarning, match="could not be recorded as a CUDA graph"):
-        recorded()
-    assert torch.cuda.current_stream() == here
-    recorded()
-    assert x.tolist() == [2.0] * 4
-    assert recorded.graph is None
 
 
 def test_smollm2_writes_the_same_text(smollm2):

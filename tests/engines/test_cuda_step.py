@@ -4,20 +4,16 @@ Where there is a GPU the step is recorded and replayed there. Elsewhere it runs 
 by kernel: with kernels in plain PyTorch, and a few models with Triton's under its interpreter.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from minillm.config import ExpertsConfig, LayerConfig
-from minillm.engines.base import Unsupported
 from minillm.engines.cuda import CudaEngine
 from minillm.engines.cuda_weights import Dense
 from minillm.generate import prefill
 from minillm.kv_cache import new_cache
 from minillm.kv_cache.dense import DenseKVCache
-from minillm.quantization.linear import put
 from tests.engines.cuda_compare import (
     accelerated,
     close,
@@ -237,14 +233,3 @@ def test_layers_with_an_order_of_columns_stay_apart(kind):
         layer = model.get_submodule(f"layers.1.self_attn.{name}")
         layer.register_buffer("order", torch.randperm(32, generator=draw).to(DEVICE))
     compare(model, accelerated(model, kind), prompts([3, 6]))
-
-
-def test_unsupported_models():
-    layer = LayerConfig(experts=ExpertsConfig(4, 2, 16))
-    experts = transformer(replace(BASE, layers=(layer,) * 3))
-    with pytest.raises(Unsupported, match="mixture of experts"):
-        CudaEngine(experts, kernels_of("plain"))
-    model = transformer(BASE)
-    put(model, "layers.0.mlp.down_proj", torch.nn.Identity())
-    with pytest.raises(Unsupported, match="a layer is a Identity"):
-        CudaEngine(model, kernels_of("plain"))
