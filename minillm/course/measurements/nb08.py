@@ -103,7 +103,8 @@ def report(
     for (phase, cost), seconds in zip(costs.items(), measured, strict=True):
         found = diagnose(cost, seconds, limits, phase)
         print(f"{phase:7} {1e3 * seconds:5.1f} ms, at best {1e3 * found.least_s:5.1f}", end=": ")
-        floats = " of floats" if found.fraction > 1 else ""  # products of codes are faster
+        faster = found.fraction > 1 and found.bound == "compute"  # as products of codes are
+        floats = " of floats" if faster else ""
         print(f"{found.fraction:.0%} of what is possible{floats}; bound: {found.bound}")
         if knobs:
             print(f"  would help: {found.knob}")
