@@ -5,8 +5,11 @@ import json
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +18,13 @@ from minillm.bench import Ceilings
 from minillm.generate import Request, decode, prefill
 from minillm.kv_cache import new_cache
 from minillm.sampling import SamplingParams
+from tests.engines.kernels import has_triton
+from tools.bench_gpu import markdown
+from tools.gpu.bench import Bench, Make
 from tools.gpu.compiled import CompiledStep
+from tools.gpu.engines import Engine, Runner
 from tools.gpu.report import Figure, table, verdicts
-from tools.gpu.shapes import SHAPES, TINY, quantize, random_model, weight_bytes
+from tools.gpu.shapes import SHAPES, TINY, Work, quantize, random_model, weight_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = Ceilings(bytes_per_s=1000e9, flops_per_s=200e12)
@@ -62,6 +69,65 @@ def test_bytes_of_weights():
     quantized = weight_bytes(quantize(model, "int4"))
     # Half a byte a weight, and for each 128 columns a scale and a zero point, instead of two bytes.
     assert quantized == plain - matrices + matrices // 4 + matrices // 2 // 128 * 3
+
+
+class Half(Runner):
+    """A step takes half a second."""
+
+    name, weight_bytes = "half", 1000
+
+    def seconds_per_step(self, *_: object) -> float:
+        return 0.5
+
+
+def test_what_does_not_run_is_left_out_and_named():
+    """The other figures stand, and what was allocated before the failure is gone."""
+    large = []
+
+    def too_large() -> Runner:
+        held = torch.zeros(1)
+        large.append(weakref.ref(held))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def broken() -> Runner:
+        assert large[0]() is None
+        raise RuntimeError("no luck\nat all")
+
+    class Four(Bench):
+        def runners(self) -> Iterator[tuple[str, str, Make]]:
+            yield "bfloat16", "first", Half
+            yield "int8", "second", too_large
+            yield "bfloat16", "third", broken
+            yield "bfloat16", "fourth", Half
+
+    device = torch.device("cpu")
+    bench = Four(
+        "tiny", TINY["tiny"], device, torch.bfloat16, Work(rows=(1, 2), prompt=8, tokens=4)
+    )
+    figures = list(bench.figures())
+    assert [(x.rows, x.engine) for x in figures] == [(1, "half"), (2, "half")] * 2
+    # One layer with one key head of 64: 10 old tokens are read, and one is written.
+    assert [x.work for x in figures[:2]] == [1000 + 11 * 256, 1000 + 2 * 11 * 256]
+    assert bench.skipped == [
+        "tiny, int8, second: out of memory",
+        "tiny, bfloat16, third: RuntimeError: no luck",
+    ]
+    report = markdown({"date": "today"}, MOST, figures, bench.skipped, smoke=False)
+    assert report.endswith("- left out: tiny, bfloat16, third: RuntimeError: no luck")
+
+
+@has_triton
+def test_a_prompt_is_read_by_the_engine(monkeypatch):
+    runner = Engine(random_model(TINY["tiny"], torch.device("cpu"), torch.float32))
+    forward, found = runner.engine.forward, []
+
+    def noted(*args: Any) -> Any:
+        found.append(forward(*args))
+        return found[-1]
+
+    monkeypatch.setattr(runner.engine, "forward", noted)
+    runner.prefill([3, 1, 4])
+    assert [x.shape for x in found] == [(1, 3, 128)]
 
 
 def test_the_compiled_step_is_greedy_decoding():

@@ -10,18 +10,24 @@ import torch
 from torch import Tensor
 
 from minillm.config import ModelConfig
+from minillm.engines.base import Accelerated
 from minillm.engines.cuda import CudaEngine
 from minillm.generate import Request, decode, prefill
 from minillm.kv_cache import new_cache
 from minillm.model import Transformer
 from minillm.sampling import SamplingParams
+from tools.gpu import shapes
 from tools.gpu.compiled import CompiledStep
 
 
 class Runner:
-    """Greedy decoding of a batch, a step at a time. warm_up: runs before one counts."""
+    """Greedy decoding of a batch, a step at a time.
+
+    weight_bytes: what a step has to read of the weights. warm_up: runs before one counts.
+    """
 
     name: str
+    weight_bytes: int
     warm_up = 2
 
     def steps(self, prompts: list[list[int]], tokens: int) -> Iterator[None]:
@@ -50,7 +56,7 @@ class Modules(Runner):
     name = "minillm, modules"
 
     def __init__(self, model: Transformer) -> None:
-        self.model = model
+        self.model, self.weight_bytes = model, shapes.weight_bytes(model)
         self.device = model.embed_tokens.weight.device
         self.dtype = model.embed_tokens.weight.dtype
 
@@ -76,13 +82,13 @@ class Modules(Runner):
 
 
 class Engine(Modules):
-    """The CUDA engine, with its own caches and its own loop."""
+    """The CUDA engine, with its own caches and its own loop; prompts too are read by it."""
 
     name = "minillm, CUDA engine"
 
     def __init__(self, model: Transformer) -> None:
-        super().__init__(model)
         self.engine = CudaEngine(model)
+        super().__init__(Accelerated(model, self.engine))
 
     def _cache(self, rows: int, capacity: int) -> Any:
         return self.engine.new_cache(rows, capacity)
@@ -163,6 +169,8 @@ class Peer(Runner):
         with torch.device(device):
             self.model = LlamaForCausalLM._from_config(theirs, dtype=dtype).eval()
         self.device = device
+        like_ours = shapes.random_model(config, torch.device("meta"), dtype)
+        self.weight_bytes = shapes.weight_bytes(like_ours)
 
     @torch.inference_mode()
     def stamps(self, prompts: list[list[int]], tokens: int) -> list[float]:
