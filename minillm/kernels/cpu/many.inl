@@ -5,9 +5,10 @@
 //   for each block of MANY tokens                 their codes, reordered: 100 KB, second-level cache
 //     for each run of at most 24 blocks of 32 columns
 //       for each panel of 16 rows                 a byte for each code: 15 KB, first-level cache
-//         for each tile of TOKENS tokens          sums in registers; y gains the run's share
+//         for each tile of TOKENS tokens          sums in registers, between runs in y
 //
-// The inner loop, `tile_product`, is in tile_*.inl, as is `unpack_block`.
+// The inner loop, `tile_product`, is in tile_*.inl, as is `unpack_block`. It rounds and adds in the
+// order of `panel_product`: how many tokens there are changes no token's result by a single bit.
 
 constexpr int64_t MANY = 96;        // tokens, a multiple of every variant's TOKENS
 constexpr int64_t RUN = 24;         // blocks
@@ -17,6 +18,7 @@ struct TileBlock {
   int8_t codes[8][TOKENS][4];
   float scale[TOKENS];
   float total[TOKENS];  // scale · Σ codes
+  int32_t sum[TOKENS];  // Σ codes
 };
 
 // 32 columns of a panel: codes as bytes, and what a code is worth. A value is scale · code + minimum.
@@ -31,7 +33,7 @@ template <int BITS>
 static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* block,
                          PanelBlock* out);
 
-// The first T tokens of a tile: out (T, 16) = Σ over `size` blocks of products.h's formula.
+// The first T tokens of a tile: out (T, 16) += Σ over `size` blocks of products.h's formula.
 template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out);
 
@@ -54,7 +56,8 @@ static void pack_tile(const Activations& x, int64_t row_blocks, int64_t m, int64
       const int64_t at = (m + t) * row_blocks + first + b;
       const bool there = t < count;
       tile[b].scale[t] = there ? x.scales[at] : 0.0f;
-      tile[b].total[t] = there ? x.scales[at] * float(x.sums[at]) : 0.0f;
+      tile[b].sum[t] = there ? x.sums[at] : 0;
+      tile[b].total[t] = tile[b].scale[t] * float(tile[b].sum[t]);
       for (int q = 0; q < 8; q++) {
         int32_t word = 0;
         if (there) std::memcpy(&word, x.codes + at * BLOCK + 4 * q, 4);
@@ -74,15 +77,26 @@ static void unpack_panel(const Weight& w, const uint8_t* panel, int64_t first, i
   }
 }
 
-// y (T, rows of the panel within [first, last)) gets, or gains, what a run of columns adds.
-static inline void add_panel(const float* out, int64_t row, int64_t T, int64_t first, int64_t last,
-                             float* y, int64_t ldy, const float* bias, bool gains) {
+// The rows of a panel that are within [first, last), for T tokens: out (T, 16) to y plus bias.
+static inline void put_panel(const float* out, int64_t row, int64_t T, int64_t first, int64_t last,
+                             float* y, int64_t ldy, const float* bias) {
   const int64_t from = row < first ? first : row, to = row + PANEL > last ? last : row + PANEL;
-  for (int64_t t = 0; t < T; t++) {
-    for (int64_t n = from; n < to; n++) {
-      const float before = gains ? y[t * ldy + n] : bias ? bias[n] : 0.0f;
-      y[t * ldy + n] = before + out[t * PANEL + n - row];
+  for (int64_t t = 0; t < T; t++, out += PANEL, y += ldy) {
+    if (!bias && to - from == PANEL) {
+      std::memcpy(y + row, out, PANEL * sizeof(float));
+    } else {
+      for (int64_t n = from; n < to; n++) y[n] = out[n - row] + (bias ? bias[n] : 0.0f);
     }
+  }
+}
+
+// The sums so far, back from y; 0 where there are none.
+static inline void take_panel(const float* y, int64_t row, int64_t T, int64_t first, int64_t last,
+                              int64_t ldy, float* out) {
+  const int64_t from = row < first ? first : row, to = row + PANEL > last ? last : row + PANEL;
+  std::memset(out, 0, TOKENS * PANEL * sizeof(float));
+  for (int64_t t = 0; t < T; t++, out += PANEL, y += ldy) {
+    std::memcpy(out + from - row, y + from, size_t(to - from) * sizeof(float));
   }
 }
 
@@ -104,8 +118,10 @@ static void many_product(const Weight& w, const Activations& x, int64_t M, int64
         unpack_panel<BITS>(w, w.data + row / PANEL * w.panel_bytes, begin, size, unpacked);
         for (int64_t t = 0; t < tokens; t += TOKENS) {
           const int64_t T = tokens - t < TOKENS ? tokens - t : TOKENS;
+          float* to = y + (m + t) * ldy;
+          take_panel(to, row, run ? T : 0, first, last, ldy, out);
           part_product<BITS>(T, tiles[t / TOKENS], unpacked, size, out);
-          add_panel(out, row, T, first, last, y + (m + t) * ldy, ldy, bias, run > 0);
+          put_panel(out, row, T, first, last, to, ldy, run + 1 < runs ? nullptr : bias);
         }
       }
     }

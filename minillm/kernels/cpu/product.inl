@@ -24,7 +24,7 @@ static void coded_product(const Weight& w, const Activations& x, int64_t M, int6
     for (int64_t m = 0; m < M; m += TILE) {
       const int64_t T = M - m < TILE ? M - m : TILE;
       panel_tile<BITS>(T, w, panel, tokens_from(x, m, w.cols), out);
-      add_panel(out, row, T, first, last, y + m * ldy, ldy, bias, false);
+      put_panel(out, row, T, first, last, y + m * ldy, ldy, bias);
     }
   }
 }

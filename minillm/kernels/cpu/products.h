@@ -68,7 +68,8 @@ struct Activations {
 void quantize(const Activations& x, int64_t first, int64_t last);
 
 // y[m·ldy + n] for all M tokens and rows n in [first, last). bias (N,) may be null. Ranges that
-// begin and end at multiples of PANEL waste nothing; every other range is right too.
+// begin and end at multiples of PANEL waste nothing; every other range is right too. A token's
+// result is the same, to the bit, whatever the range and whichever other tokens there are.
 void product(const Weight& w, const Activations& x, int64_t M, int64_t first, int64_t last,
              float* y, int64_t ldy, const float* bias);
 

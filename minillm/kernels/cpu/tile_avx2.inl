@@ -50,14 +50,14 @@ static inline void tile_sums(const TileBlock* x, const uint8_t* codes, __m256i* 
   for (int t = 0; t < T; t++) sums[t] = _mm256_madd_epi16(sums[t], ones);
 }
 
-// out (T, 16) = Σ over `size` blocks.
+// out (T, 16) += Σ over `size` blocks.
 template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
   MINILLM_UNROLL
   for (int h = 0; h < 2; h++) {
     vec result[T];
     MINILLM_UNROLL
-    for (int t = 0; t < T; t++) result[t] = zero();
+    for (int t = 0; t < T; t++) result[t] = load(out + t * PANEL + 8 * h);
     for (int64_t b = 0; b < size; b++) {
       __m256i sums[T];
       tile_sums<BITS, T>(x + b, w[b].codes[0][8 * h], sums);

@@ -1,12 +1,11 @@
 // The product of an unpacked panel with a tile of tokens, for AVX-512 with VNNI. See many.inl.
 
-// Signed codes are raised by 128 here too, and the minimum is lowered by what that adds.
+// Signed codes are raised by 128 here too, for which 128 · Σ xcode is taken off first.
 template <int BITS>
 static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* block,
                          PanelBlock* out) {
   vec scale, minimum;
   read_head(w, head, &scale, &minimum);
-  if (BITS == 8) minimum = fma(scale, set1(-128.0f), minimum);
   store(out->scale, scale);
   store(out->minimum, minimum);
   MINILLM_UNROLL
@@ -22,16 +21,16 @@ static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* bl
   }
 }
 
-// out (T, 16) = Σ over `size` blocks.
+// out (T, 16) += Σ over `size` blocks.
 template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
   vec result[T];
   MINILLM_UNROLL
-  for (int t = 0; t < T; t++) result[t] = zero();
+  for (int t = 0; t < T; t++) result[t] = load(out + t * PANEL);
   for (; size > 0; size--, x++, w++) {
     __m512i sums[T];
     MINILLM_UNROLL
-    for (int t = 0; t < T; t++) sums[t] = _mm512_setzero_si512();
+    for (int t = 0; t < T; t++) sums[t] = _mm512_set1_epi32(BITS == 8 ? -128 * x->sum[t] : 0);
     MINILLM_UNROLL
     for (int q = 0; q < 8; q++) {
       const __m512i codes = _mm512_load_si512(w->codes[q]);

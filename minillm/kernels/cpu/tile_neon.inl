@@ -16,11 +16,12 @@ static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* bl
   }
 }
 
+// out (T, 16) += Σ over `size` blocks.
 template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
   vec result[T][4];
   for (int t = 0; t < T; t++) {
-    for (int v = 0; v < 4; v++) result[t][v] = zero();
+    for (int v = 0; v < 4; v++) result[t][v] = load(out + t * PANEL + 4 * v);
   }
   for (; size > 0; size--, x++, w++) {
     int32x4_t sums[T][4];

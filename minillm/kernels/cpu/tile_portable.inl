@@ -15,10 +15,9 @@ static void unpack_block(const Weight& w, const uint8_t* head, const uint8_t* bl
   }
 }
 
-// out (T, 16) = Σ over `size` blocks.
+// out (T, 16) += Σ over `size` blocks.
 template <int BITS, int T>
 static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, float* out) {
-  for (int i = 0; i < T * PANEL; i++) out[i] = 0.0f;
   for (; size > 0; size--, x++, w++) {
     for (int t = 0; t < T; t++) {
       int16_t narrow[4 * PANEL] = {};
@@ -31,8 +30,8 @@ static void tile_product(const TileBlock* x, const PanelBlock* w, int64_t size, 
       int32_t sums[PANEL];
       BITS == 4 ? add_lanes(narrow, sums) : add_lanes(wide, sums);
       for (int r = 0; r < PANEL; r++) {
-        const float product = w->scale[r] * x->scale[t] * float(sums[r]);
-        out[t * PANEL + r] += product + w->minimum[r] * x->total[t];
+        const float product = w->scale[r] * float(sums[r]) + w->minimum[r] * float(x->sum[t]);
+        out[t * PANEL + r] += x->scale[t] * product;
       }
     }
   }
