@@ -130,7 +130,8 @@ def test_no_room_for_a_wide_bucket(monkeypatch):
 
 
 def test_what_was_allocated_before_memory_ran_out_is_free_for_the_second_attempt(monkeypatch):
-    stock, watched = pool(), []
+    stock = pool()
+    watched: list[weakref.ref[torch.Tensor]] = []
 
     def new(rows, capacity):
         half = torch.zeros(1)

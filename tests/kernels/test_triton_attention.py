@@ -121,11 +121,12 @@ def test_offsets_beyond_32_bits(device):
     """The third key head lies 2^31 numbers behind the first; what is between them is never read."""
     q, keys, values = inputs(1, 3, 3, 20, 16, torch.float16, device)
     storage = torch.empty(2**31 + 1000, dtype=torch.float16, device=device)
-    far = [storage[i * 400 :].as_strided(keys.shape, (2**32, 2**30, 16, 1)) for i in (0, 1)]
-    for place, x in zip(far, (keys, values), strict=True):
-        place.copy_(x)
+    apart = keys.shape, (2**32, 2**30, 16, 1)
+    far_keys, far_values = storage.as_strided(*apart), storage[400:].as_strided(*apart)
+    far_keys.copy_(keys), far_values.copy_(values)
     lengths = torch.tensor([20], device=device)
-    close(decode_attention(q, *far, lengths), expected(q, keys, values, lengths), 2.0**-9)
+    found = decode_attention(q, far_keys, far_values, lengths)
+    close(found, expected(q, keys, values, lengths), 2.0**-9)
 
 
 def test_lengths_may_be_a_view(device):

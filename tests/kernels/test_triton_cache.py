@@ -118,11 +118,12 @@ def test_offsets_beyond_32_bits(device):
     """The third key head lies 2^31 numbers behind the first."""
     k, v = random(2, 1, 3, 1, 16, seed=0, dtype=torch.float16, device=device)
     storage = torch.empty(2**31 + 1000, dtype=torch.float16, device=device)
-    places = [storage[i * 400 :].as_strided((1, 3, 20, 16), (2**32, 2**30, 16, 1)) for i in (0, 1)]
+    apart = (1, 3, 20, 16), (2**32, 2**30, 16, 1)
+    keys, values = storage.as_strided(*apart), storage[400:].as_strided(*apart)
     positions = torch.tensor([[5]], device=device)
-    rope_and_cache(k, k, v, None, None, *places, positions)
-    assert torch.equal(places[0][:, :, 5:6], k)
-    assert torch.equal(places[1][:, :, 5:6], v)
+    rope_and_cache(k, k, v, None, None, keys, values, positions)
+    assert torch.equal(keys[:, :, 5:6], k)
+    assert torch.equal(values[:, :, 5:6], v)
 
 
 def test_a_cache_of_16_bits_beside_activations_of_32(device):

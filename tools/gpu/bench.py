@@ -61,8 +61,12 @@ class Bench:
         yield plain, Modules.name, lambda: Modules(model())
         yield plain, Compiled.name, lambda: Compiled(model(), backend)
         for kind in shapes.GROUPS:
-            yield kind, Engine.name, lambda kind=kind: Engine(shapes.quantize(model(), kind))
+            yield kind, Engine.name, partial(self._on_codes, kind)
         yield plain, Peer.name, lambda: Peer(self.config, self.device, self.dtype)
+
+    def _on_codes(self, kind: str) -> Runner:
+        model = shapes.random_model(self.config, self.device, self.dtype)
+        return Engine(shapes.quantize(model, kind))
 
     def figures_of(self, weights: str, make: Make) -> Iterator[Figure]:
         """Decoding at each batch size; and a prompt, where weights are as they are."""
