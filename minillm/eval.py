@@ -23,8 +23,8 @@ from minillm.llm import LLM
 
 # A window's length unless told: more context costs time, and says little more about a model.
 CONTEXT = 2_048
-# So many logits exist at a time: 4 MB in float32. A comparison holds four such tensors at most.
-LOGITS_AT_A_TIME = 2**20
+# So many logits exist at a time: 8 MB in float32. A comparison holds four such tensors at most.
+LOGITS_AT_A_TIME = 2**21
 
 
 class Window(NamedTuple):

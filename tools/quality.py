@@ -25,6 +25,7 @@ from minillm.course.quality import TOKENS, Quality, claims
 from minillm.course.speed import ALIKE, LONG_PROMPT, NOTE, PROMPT, columns, speeds
 from minillm.course.storage import METHODS
 from minillm.course.tool.run import high_water_bytes
+from minillm.quantization.memory import trim
 
 WIDTH = max(len(method.title) for method in METHODS.values())
 SOURCE_GRID = """\
@@ -48,6 +49,7 @@ def main() -> int:
     for row in measured(llm, arguments.only, arguments.tokens):
         rows[row.name] = row
         print_row(row)
+        trim()  # or what this method has freed would count on top of the next one
     holds = print_claims(rows)
     print(f"\n{time.perf_counter() - started:.0f} s, peak of resident memory {peak_memory()}")
     if arguments.json:

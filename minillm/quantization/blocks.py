@@ -14,6 +14,8 @@ from minillm.kernels import reference
 # Kinds of blocks of 32 values: bytes of a block.
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
 BLOCK = 32
+# So many rows are worked out at a time: all of a vocabulary's take several times the model's bytes.
+ROWS = 8_192
 
 
 class Blocks(NamedTuple):
@@ -30,8 +32,8 @@ class Blocks(NamedTuple):
     kind: str
     data: Tensor
 
-    def split(self, sizes: list[int]) -> "list[Blocks]":
-        """One for each of several matrices that are stacked by rows; views."""
+    def split(self, sizes: int | list[int]) -> "list[Blocks]":
+        """One for each of several matrices that are stacked by rows, as `torch.split`; views."""
         return [Blocks(self.kind, data) for data in torch.split(self.data, sizes)]
 
     @property
@@ -54,9 +56,12 @@ class Blocks(NamedTuple):
 
     def dequantize(self) -> Tensor:
         """(N, C), float32."""
-        codes, scales, minima = self.parts()
-        values = codes.float().view(*scales.shape, BLOCK)
-        return values.mul_(scales[..., None]).add_(minima[..., None]).view(codes.shape)
+        values = torch.empty(self.shape, device=self.data.device)
+        for rows, part in zip(torch.split(values, ROWS), self.split(ROWS), strict=True):
+            codes, scales, minima = part.parts()
+            blocks = rows.view(*scales.shape, BLOCK).copy_(codes.view(*scales.shape, BLOCK))
+            blocks.mul_(scales[..., None]).add_(minima[..., None])
+        return values
 
 
 class BlockLinear(nn.Module):
@@ -85,7 +90,8 @@ class BlockLinear(nn.Module):
         """x: (..., C). Returns (..., N) in x's dtype."""
         codes, scales = reference.quantize_blocks(x)
         rounded = reference.dequantize_blocks(codes, scales)
-        y = nn.functional.linear(rounded, self.blocks.dequantize())
+        parts = (part.dequantize() for part in self.blocks.split(ROWS))
+        y = torch.cat([nn.functional.linear(rounded, part) for part in parts], dim=-1)
         return (y if self.bias is None else y + self.bias).to(x.dtype)
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from minillm.kernels.reference import dequantize_blocks, quantize_blocks
+from minillm.quantization import blocks as module
 from minillm.quantization.blocks import BLOCK_BYTES, BlockEmbedding, BlockLinear, Blocks
 from minillm.weights.gguf_tensor import import_gguf
 
@@ -33,6 +34,17 @@ def test_values_are_those_of_the_gguf_package(kind, N, C):
     assert scales.shape == minima.shape == (N, C // 32)
     for part, rows in zip(found.split([N - 1, 1]) if N > 1 else [found], (0, N - 1), strict=False):
         assert torch.equal(part.dequantize(), values[rows : rows + part.shape[0]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rows", [1, 5, 6, 12])
+def test_a_tall_matrix_is_worked_out_in_parts(kind, rows, monkeypatch):
+    monkeypatch.setattr(module, "ROWS", rows)
+    found, values = blocks(kind, 12, 64)
+    assert torch.equal(found.dequantize(), values)
+    x = torch.randn(2, 3, 64)
+    expected = torch.nn.functional.linear(dequantize_blocks(*quantize_blocks(x)), values)
+    torch.testing.assert_close(BlockLinear(found)(x), expected)
 
 
 def test_one_block_by_hand():
