@@ -127,7 +127,8 @@ class CudaEngine(Engine):
         """As `minillm.generate.decode`, with sampling on the device: see `DeviceLoop`.
 
         A request's generator gives a seed for all of its tokens, so sampled text differs from that
-        of `decode` with the same seed, and is the same in any batch; greedy text is equal.
+        of `decode` with the same seed, and is the same in any batch; greedy text is equal. Both but
+        for the rounding of products, which on a GPU may depend on the number of rows.
         None, before anything has changed, for what is left to `decode`: a cache that is not from
         `new_cache` or lacks the room, and texts past the trained length with sinks.
         """

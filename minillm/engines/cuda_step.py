@@ -132,6 +132,25 @@ def _attend(
         if T == 1:
             out = kernels.decode_attention(q, keys, values, held, *scores, sinks, ring)
         else:
-            # Padding stands behind a text, so that no token of it looks there: causal is enough.
-            out = attention(q, keys[:, :, :T], values[:, :, :T], None, layer.scale)
+            out = _attend_to_prompt(q, keys[:, :, :T], values[:, :, :T], layer.scale)
     return layer.out(out.transpose(1, 2).reshape(B * T, H * D), kernels)
+
+
+def _attend_to_prompt(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Causal attention of a prompt to itself, q (B, H, T, D), k and v (B, K, T, D).
+
+    Padding stands behind a text, so that no token of it looks there. Two kernels of PyTorch never
+    write the (T, T) scores, and the one that also takes float32 and GPUs before sm_80 does not take
+    groups of heads: there keys and values are repeated.
+    """
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1 and not _has_flash(q.device, q.dtype):
+        k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    return attention(q, k, v, None, scale)
+
+
+def _has_flash(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether PyTorch's flash kernel runs there; that of a CPU takes every type."""
+    if device.type != "cuda":
+        return True
+    return dtype != torch.float32 and torch.cuda.get_device_capability(device) >= (8, 0)

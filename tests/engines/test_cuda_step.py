@@ -55,6 +55,12 @@ def test_prompts(name, kind):
     read_prompts(model, fast, [2, min(*windows, 8), 1])
 
 
+def test_prompts_where_there_is_no_flash_kernel(kind, monkeypatch):
+    monkeypatch.setattr("minillm.engines.cuda_step._has_flash", lambda *_: False)
+    model = transformer(MODELS["one key head"])
+    read_prompts(model, accelerated(model, kind), [7, 3])
+
+
 @pytest.mark.parametrize("bits", CODED)
 def test_prompts_with_coded_weights(bits, kind):
     model = coded(BASE, bits)

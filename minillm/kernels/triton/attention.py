@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minillm.kernels.triton import interpreted
-from minillm.kernels.triton.cache import ring_place
+from minillm.kernels.triton.cache import check_storage, ring_place
 
 HEADS = 16  # query heads of a program: the least number of rows that tensor cores multiply
 PROGRAMS = 256  # so many, about two for each multiprocessor of a large GPU, keep all of it busy
@@ -151,13 +151,7 @@ def decode_attention(
     check(q, keys, lengths, window, sinks)
     B, H, _, D = q.shape
     K, capacity = keys.shape[1:3]
-    if keys.shape != (B, K, capacity, D) or values.shape != keys.shape:
-        raise ValueError(
-            f"keys are {tuple(keys.shape)} and values {tuple(values.shape)}; both need "
-            f"({B}, {K}, places, {D})"
-        )
-    if keys.stride() != values.stride() or keys.stride()[2:] != (D, 1):
-        raise ValueError(f"keys have strides {keys.stride()}, values {values.stride()}")
+    check_storage(keys, values, B, D)
     if ring is not None and not 0 < ring + sinks <= capacity:
         raise ValueError(f"ring is {ring} and sinks {sinks}; there are {capacity} places for both")
     block_d = max(triton.next_power_of_2(D), 16)

@@ -136,7 +136,7 @@ def check(
 ) -> None:
     """ValueError for queries, keys, values, tables and storage that do not belong together."""
     B, _, T, D = q.shape
-    K, capacity = keys.shape[1:3]
+    K = keys.shape[1]
     if k.shape != (B, K, T, D) or v.shape != k.shape or not q.dtype == k.dtype == v.dtype:
         raise ValueError(
             f"q is {q.dtype} {tuple(q.shape)}, k {k.dtype} {tuple(k.shape)}, v {v.dtype} "
@@ -144,13 +144,7 @@ def check(
         )
     if any(x.stride(-1) != 1 for x in (q, k, v)):
         raise ValueError("the last dimension of q, k and v has to be contiguous")
-    if keys.shape != (B, K, capacity, D) or values.shape != keys.shape:
-        raise ValueError(
-            f"keys are {tuple(keys.shape)} and values {tuple(values.shape)}; both need "
-            f"({B}, {K}, places, {D})"
-        )
-    if keys.stride() != values.stride() or keys.stride()[2:] != (D, 1):
-        raise ValueError(f"keys have strides {keys.stride()}, values {values.stride()}")
+    check_storage(keys, values, B, D)
     if positions.shape != (B, T) or positions.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"positions are {positions.dtype} {tuple(positions.shape)}; ({B}, {T}) whole numbers "
@@ -165,3 +159,14 @@ def check(
         cos.is_contiguous() and sin.is_contiguous() and cos.dtype == sin.dtype == torch.float32
     ):
         raise ValueError(f"cos is {cos.dtype}, sin {sin.dtype}; contiguous float32 is needed")
+
+
+def check_storage(keys: Tensor, values: Tensor, B: int, D: int) -> None:
+    """ValueError for keys and values that are not (B, K, places, D) each, laid out alike."""
+    if keys.shape != (B, *keys.shape[1:3], D) or values.shape != keys.shape:
+        raise ValueError(
+            f"keys are {tuple(keys.shape)} and values {tuple(values.shape)}; both need "
+            f"({B}, {keys.shape[1]}, places, {D})"
+        )
+    if keys.stride() != values.stride() or keys.stride()[2:] != (D, 1):
+        raise ValueError(f"keys have strides {keys.stride()}, values {values.stride()}")
