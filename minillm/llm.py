@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minillm.config import ModelConfig
 from minillm.device import pick_device, pick_dtype
-from minillm.engines import accelerate, cache_for, decode, fastest_form
+from minillm.engines import accelerate, cache_for, decode, fastest_form, room_for_weights
 from minillm.generate import Request, prefill
 from minillm.hf_config import read_config
 from minillm.kv_cache import new_cache
@@ -109,16 +109,15 @@ class LLM:
             config = read_config(settings)
             if window is not None:
                 config = config.with_window(window, sinks=sinks, global_every=global_every)
-            tokenizer = source.tokenizer
-            if tokenizer.vocab_size > config.vocab_size:
-                raise ValueError(
-                    f"the tokenizer has {tokenizer.vocab_size} ids, the model only "
-                    f"{config.vocab_size}"
-                )
             new_cache(config, 1, 1, kind=kv_cache)  # refuses what does not fit before weights load
             quantize, kv_cache = fastest_form(backend, source, where, dtype, quantize, kv_cache)
             eos = _eos_token_ids(source, config.vocab_size)
-            with load_progress(config.num_parameters() * kind.itemsize) as loaded:
+            loading = load_progress(config.num_parameters() * kind.itemsize)
+            with room_for_weights(backend, source, where, quantize), loading as loaded:
+                tokenizer = source.tokenizer
+                if tokenizer.vocab_size > config.vocab_size:
+                    sizes = f"{tokenizer.vocab_size} ids, the model only {config.vocab_size}"
+                    raise ValueError(f"the tokenizer has {sizes}")
                 model = load_transformer(
                     config,
                     source.block_weights if quantize == "gguf" else source.weights,
@@ -129,7 +128,7 @@ class LLM:
                     group_size=group_size,
                     placed=lambda count: loaded(count * kind.itemsize),
                 )
-            model = accelerate(model, backend)
+                model = accelerate(model, backend)
         except ValueError as error:
             # A message quotes the value at fault, and a damaged file may hold one of any length.
             named = str(error).startswith(str(path))

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -18,6 +19,8 @@ from minillm.quantization.scheme import Scheme
 from minillm.weights.source import ModelSource
 
 BACKENDS = ("auto", "torch", "cpu", "cuda")
+# What a packed matrix takes beside its blocks: less than 2 lines of 64 bytes.
+PACKING_BYTES = 128
 
 
 def accelerate(model: Transformer, backend: str = "auto") -> Transformer:
@@ -67,6 +70,25 @@ def fastest_form(
     if cpu.why_not() or all(x.kind not in BLOCK_BYTES for x in source.block_weights.values()):
         return quantize, kv_cache
     return "gguf", kv_cache or "float16"
+
+
+def room_for_weights(
+    backend: str, source: ModelSource, device: torch.device, quantize: str | Scheme | None
+) -> AbstractContextManager[None]:
+    """A block in which a model is loaded: memory for what the C++ engine packs is there then."""
+    if quantize != "gguf" or backend not in ("auto", "cpu") or device.type != "cpu":
+        return nullcontext()
+    from minillm.kernels import cpu
+    from minillm.kernels.cpu.products import room
+
+    weights = source.block_weights
+    untied = any(name.startswith("lm_head.") for name in weights)
+    packed = (
+        tensor.data.nbytes
+        for name, tensor in weights.items()
+        if tensor.kind in BLOCK_BYTES and not (untied and "embed_tokens" in name)
+    )
+    return nullcontext() if cpu.why_not() else room(sum(packed) + len(weights) * PACKING_BYTES)
 
 
 def open_engine(name: str, model: Transformer) -> Engine:

@@ -9,8 +9,10 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ class TokenizerData:
     merges: pair of ids to its rank and the id of the token that it becomes.
     ignore_merges: a piece that is in the vocabulary is not merged.
     byte_ids: id of each single byte, None where it has none. lost_bytes: those that have none.
-    token_bytes: id to the bytes that the token stands for, added tokens included.
+    bytes_of: the bytes that a token stands for, added tokens included.
     added: tokens cut out of the text before anything else.
     forms: the normalizer. steps: the pre-tokenizer. prefix, suffix: ids put around a text.
     rest: the file without vocabulary and merges, to save it again.
@@ -47,7 +49,7 @@ class TokenizerData:
     ignore_merges: bool
     byte_ids: tuple[int | None, ...]
     lost_bytes: bytes
-    token_bytes: dict[int, bytes]
+    bytes_of: Callable[[str], bytes]
     added: tuple[AddedToken, ...]
     forms: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -131,16 +133,14 @@ def parse(document: Mapping[str, Any]) -> TokenizerData:
     lost_bytes = bytes(byte for byte, index in enumerate(byte_ids) if index is None)
     if model.get("unk_token") is not None and lost_bytes:
         raise ValueError("model.unk_token with bytes that lack a token is not supported")
-    token_bytes = {token.id: token.content.encode() for token in added}
-    token_bytes |= {index: _bytes_of(token) for token, index in vocab.items()}
-    prefix, suffix = template(document, set(token_bytes))
+    prefix, suffix = template(document, {*vocab.values(), *(token.id for token in added)})
     return TokenizerData(
         vocab=vocab,
         merges=_merges(model, vocab, {token.content for token in added}),
         ignore_merges=field(model, "model", "ignore_merges", bool, False),
         byte_ids=byte_ids,
         lost_bytes=lost_bytes,
-        token_bytes=token_bytes,
+        bytes_of=partial(_bytes_of, {token.content for token in added} - vocab.keys()),
         added=added,
         forms=normal_forms(document),
         steps=pretokenizer(document),
@@ -159,11 +159,11 @@ def spell(data: bytes) -> str:
     return "".join(_SPELLING[byte] for byte in data)
 
 
-def _bytes_of(token: str) -> bytes:
-    try:
-        return codecs.charmap_encode(token, "strict", _TO_BYTES)[0]
-    except UnicodeEncodeError:
-        return token.encode()  # with another character it is literal, as `tokenizers` takes it
+def _bytes_of(literal: Collection[str], token: str) -> bytes:
+    with suppress(UnicodeEncodeError):
+        if token not in literal:
+            return codecs.charmap_encode(token, "strict", _TO_BYTES)[0]
+    return token.encode()  # with another character it is literal, as `tokenizers` takes it
 
 
 def _check_token(where: str, token: str, index: object) -> None:

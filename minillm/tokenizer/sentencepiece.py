@@ -35,7 +35,7 @@ class SentencePieceTokenizer(TokenTable):
     """
 
     def __init__(self, data: SentencePieceData) -> None:
-        super().__init__(data.vocab, data.added, data.token_bytes)
+        super().__init__(data.vocab, data.added, data.bytes_of)
         self.data = data
         self.added = _Added(data)
 

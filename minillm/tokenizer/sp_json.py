@@ -24,7 +24,7 @@ class SentencePieceData:
     """What a tokenizer.json says, checked.
 
     vocab: token to id. added: tokens cut out of the text before anything else.
-    token_bytes: id to the bytes that the token stands for, added tokens included.
+    bytes_of: the bytes that a token stands for, added tokens included.
     unknown: id of the token for what the vocabulary cannot spell; None where it can spell all.
     strip: a decoded text loses one space at its beginning, the one that encoding put there.
     normalize: what is done to the text between two added tokens.
@@ -36,7 +36,7 @@ class SentencePieceData:
 
     vocab: dict[str, int]
     added: tuple[AddedToken, ...]
-    token_bytes: dict[int, bytes]
+    bytes_of: Callable[[str], bytes]
     unknown: int | None
     strip: bool
     normalize: Callable[[str], str]
@@ -64,16 +64,14 @@ def parse(document: Mapping[str, Any]) -> SentencePieceData:
     vocab = read_vocab(model)
     added = read_added(document, vocab)
     bytes_of, strip = _decoder(document)
-    token_bytes = {index: bytes_of(token) for token, index in vocab.items()}
-    token_bytes |= {token.id: bytes_of(token.content) for token in added}
-    prefix, suffix = template(document, set(token_bytes))
+    prefix, suffix = template(document, {*vocab.values(), *(token.id for token in added)})
     unknown = _unknown(model, vocab)
     merges = _merges(model, vocab, added)
     normalize, first, later = pipeline(document, vocab, merges)
     return SentencePieceData(
         vocab=vocab,
         added=added,
-        token_bytes=token_bytes,
+        bytes_of=bytes_of,
         unknown=unknown,
         strip=strip,
         normalize=normalize,

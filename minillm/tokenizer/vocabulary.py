@@ -1,7 +1,8 @@
 """The tokens that a tokenizer knows: id, spelling and bytes of each one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import filterfalse
 from pathlib import Path
 
 from minillm.tokenizer import hf_json
@@ -14,24 +15,24 @@ class TokenTable(ABC):
     """Looks tokens up. Both kinds of tokenizer add text to ids and back.
 
     vocab: token, as the vocabulary spells it, to id. added: the added tokens.
-    token_bytes: id to the bytes that the token stands for, added tokens included.
+    bytes_of: the bytes that a token stands for, by its spelling.
     """
 
     def __init__(
         self,
         vocab: Mapping[str, int],
         added: Sequence[AddedToken],
-        token_bytes: Mapping[int, bytes],
+        bytes_of: Callable[[str], bytes],
     ) -> None:
         self.special_tokens = {token.content: token.id for token in added if token.special}
         self._ids = {**vocab, **{token.content: token.id for token in added}}
         self._tokens = {index: token for token, index in self._ids.items()}
-        self._token_bytes = token_bytes
+        self._bytes_of = bytes_of
         self.vocab_size = len(self._tokens)
 
     def ids_without_token(self, size: int) -> list[int]:
         """The ids below `size` that no token has: many models round their vocabulary up."""
-        return [index for index in range(size) if index not in self._tokens]
+        return [*filterfalse(self._tokens.__contains__, range(size))]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The text of each token by itself, for display: part of a character shows as U+FFFD."""
@@ -39,7 +40,7 @@ class TokenTable(ABC):
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for; ValueError for an unknown id."""
-        return look_up(self._token_bytes, token_id)
+        return self._bytes_of(self.id_to_token(token_id))
 
     def id_to_token(self, token_id: int) -> str:
         """A token as the vocabulary spells it (`Ġthe` for " the"); ValueError for an unknown id."""
@@ -65,7 +66,7 @@ class Vocabulary(TokenTable):
     """The table of byte-level tokens, and how they are written to a file."""
 
     def __init__(self, data: TokenizerData) -> None:
-        super().__init__(data.vocab, data.added, data.token_bytes)
+        super().__init__(data.vocab, data.added, data.bytes_of)
         self.data = data
 
     def save(self, path: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from minillm import engines as engines_module
 from minillm.cli import main
 from minillm.engines import accelerate, decode, fastest_form
 from minillm.engines.base import Accelerated, Engine, Unsupported
+from minillm.engines.cpu import CpuEngine
 from minillm.generate import prefill
 from minillm.kernels import cpu
+from minillm.kernels.cpu import products
 from minillm.layers.attention import attention
 from minillm.quantization.blocks import BlockLinear
 from minillm.weights.pull import resolve
@@ -121,6 +124,31 @@ def test_auto_takes_the_blocks_where_nothing_else_is_asked_for(tmp_path):
     assert form("auto", device=torch.device("meta")) == (None, None)
     plain = open_source(gguf_of("llama", tmp_path, "F16"))
     assert form("auto", of=plain) == (None, None)
+
+
+@needs_library
+def test_there_is_room_for_all_that_is_packed(tmp_path, monkeypatch):
+    asked: list[int] = []
+
+    @contextmanager
+    def room(nbytes):
+        asked.append(nbytes)
+        yield
+
+    monkeypatch.setattr(products, "room", room)
+    for path in (resolve("smollm2"), gguf_of("llama", tmp_path, "Q8_0")):
+        llm = LLM.from_pretrained(path, quantize="gguf", backend="cpu")
+        assert isinstance(llm.model, Accelerated)
+        assert isinstance(llm.model.engine, CpuEngine)
+        assert llm.model.engine._model is not None
+        packed = [x for x in llm.model.engine._model._keep if isinstance(x, products.Weight)]
+        head = llm.model.engine._model.head
+        assert head is not None
+        needed = sum(weight.nbytes + 64 for weight in [*packed, head])
+        assert needed <= asked.pop() < 1.03 * needed + 50_000
+    LLM.from_pretrained(path, quantize="gguf", backend="torch")
+    LLM.from_pretrained(path, backend="auto", dtype="float32")
+    assert asked == []
 
 
 @needs_library

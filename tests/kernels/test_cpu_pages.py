@@ -2,7 +2,11 @@
 
 import os
 import random
+import resource
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +14,7 @@ import torch
 from minillm.course.tool.run import high_water_bytes
 from minillm.kernels import cpu
 from minillm.kernels.cpu import products
-from minillm.kernels.cpu.products import pack_blocks
+from minillm.kernels.cpu.products import pack_blocks, room
 
 pytestmark = pytest.mark.skipif(bool(cpu.why_not()), reason=str(cpu.why_not()))
 
@@ -65,3 +69,45 @@ def test_threads_may_pack_and_free_at_once():
         thread.join()
     assert not wrong
     assert products.product(pack_blocks("Q8_0", [data]), torch.ones(1, 576)).isfinite().all()
+
+
+def test_weights_in_a_room_keep_their_numbers():
+    shapes = [(48, 576), (1536, 576), (9000, 1024), (17, 64)] * 4
+    made = [blocks(N, C, 0) for N, C in shapes[:4]] * 4
+    whole = sum(data.nbytes for data, _ in made)
+    for share in (0.01, 0.6, 1.1):  # of what they take
+        for wait in (0, 0.002, 0.1):  # for the thread that fetches the memory
+            with room(int(share * whole)):
+                weights = []
+                for data, _ in made:
+                    time.sleep(wait / len(made))
+                    weights.append(pack_blocks("Q8_0", [data]))
+            for weight, (_, codes) in zip(weights, made, strict=True):
+                last = len(codes) - 1
+                assert torch.equal(weight.row(0), codes[0].float())
+                assert torch.equal(weight.row(last), codes[last].float())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as Linux counts pages")
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_room_is_given_back(packs):
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    data, codes = blocks(2_000, 576, 0)
+    before = resident()
+    with room(200_000_000):
+        end = time.monotonic() + 30
+        while resident() - before < 100e6 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert resident() - before >= 100e6  # before anything is packed
+        weights = [pack_blocks("Q8_0", [data]) for _ in range(40)] if packs else []  # 49 MB
+    assert all(torch.equal(weight.row(1_999), codes[1_999].float()) for weight in weights)
+    del weights
+    assert resident() - before < 20e6
+
+
+def test_a_room_in_which_something_fails_is_given_back():
+    with pytest.raises(ValueError, match="blocks of kind 'Q1'"), room(200_000_000):
+        pack_blocks("Q1", [])
+    assert threading.active_count() == 1

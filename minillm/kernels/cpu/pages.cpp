@@ -4,10 +4,16 @@
 // 24,000 look-ups for 98 MB in pages of 4 KB, 47 in pages of 2 MB. Linux gives large pages to
 // memory that asks for them before it is first used (madvise), is aligned to them, and is large
 // itself. A single matrix is too small, so matrices share slabs.
+//
+// The system provides memory, filled with zeros, where it is first written to, which takes longer
+// than to pack weights. A model that is about to be loaded says how much it will need: one slab is
+// made for all of it, and provided by a second thread while the first reads the model's tokenizer.
 #include "pages.h"
 
 #include <mutex>
 #include <new>
+
+#include "export.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -27,13 +33,15 @@
 
 namespace minillm {
 
-static constexpr size_t LINE = 64, LARGE_PAGE = size_t(2) << 20, SLAB = size_t(16) << 20;
+static constexpr size_t LINE = 64, PAGE = 4096, LARGE_PAGE = size_t(2) << 20;
+static constexpr size_t SLAB = size_t(16) << 20;
 
 static size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-// At the beginning of its own memory. `live` parts are in use.
+// At the beginning of its own memory. `live` parts are in use, up to `used`. The large page at
+// `busy`, if that is not 0, is just being written to by `weights_ready`.
 struct Slab {
-  size_t size, used, live;
+  size_t size, used, live, busy;
 };
 
 static std::mutex lock;
@@ -45,26 +53,46 @@ static Slab* new_slab(size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   madvise(memory, size, MADV_HUGEPAGE);  // advice: without it all works, only slower
 #endif
-  return new (memory) Slab{size, LINE, 0};
+  return new (memory) Slab{size, LINE, 0, 0};
 }
 
 static void drop(Slab* slab) { ::operator delete(slab, std::align_val_t(LARGE_PAGE)); }
+
+// One of the slab's parts is not in use any more. Whoever calls holds the lock.
+static void release(Slab* slab) {
+  if (--slab->live) return;
+  // A common slab is kept for the next model, one for a model's own size until its model is gone.
+  const bool spent = slab->size > SLAB && slab->used > LINE;
+  if (slab == current && !spent) {
+    slab->used = LINE;
+    return;
+  }
+  if (slab == current) current = nullptr;
+  drop(slab);
+}
+
+// Where the next part begins: behind the page that is just being written to, if it would reach it.
+static size_t place(const Slab& slab, size_t needed) {
+  const size_t behind = slab.busy ? slab.busy + LARGE_PAGE : 0;
+  return slab.used < behind && slab.used + needed > slab.busy ? behind : slab.used;
+}
 
 uint8_t* weights_alloc(size_t bytes) {
   // In front of each part, in a line of its own, stands the slab that it is in.
   const size_t needed = round_up(bytes, LINE) + LINE;
   std::lock_guard<std::mutex> held(lock);
   Slab* slab = current;
-  if (!MINILLM_SLABS || !slab || slab->used + needed > slab->size) {
+  if (!MINILLM_SLABS || !slab || place(*slab, needed) + needed > slab->size) {
     slab = new_slab(MINILLM_SLABS && needed < SLAB / 2 ? SLAB - LINE : needed);
     if (MINILLM_SLABS && needed < SLAB / 2) {
       if (current && current->live == 0) drop(current);
       current = slab;
     }
   }
-  uint8_t* part = reinterpret_cast<uint8_t*>(slab) + slab->used;
+  const size_t at = place(*slab, needed);
+  uint8_t* part = reinterpret_cast<uint8_t*>(slab) + at;
   *reinterpret_cast<Slab**>(part) = slab;
-  slab->used += needed;
+  slab->used = at + needed;
   slab->live++;
   return part + LINE;
 }
@@ -72,9 +100,43 @@ uint8_t* weights_alloc(size_t bytes) {
 void weights_free(uint8_t* data) {
   if (!data) return;
   std::lock_guard<std::mutex> held(lock);
-  Slab* slab = *reinterpret_cast<Slab**>(data - LINE);
-  if (--slab->live == 0 && slab != current) drop(slab);
-  if (current && current->live == 0) current->used = LINE;  // the next model begins anew in it
+  release(*reinterpret_cast<Slab**>(data - LINE));
 }
+
+void weights_expect(size_t bytes) {
+  if (!MINILLM_SLABS) return;
+  Slab* slab = bytes > SLAB ? new_slab(bytes + LARGE_PAGE) : nullptr;
+  std::lock_guard<std::mutex> held(lock);
+  if (current && current->live == 0) drop(current);
+  current = slab;
+}
+
+// From the end on, while parts are taken from the beginning.
+void weights_ready() {
+  std::unique_lock<std::mutex> held(lock);
+  Slab* slab = current;
+  if (!slab) return;
+  slab->live++;
+  for (size_t at = slab->size - LARGE_PAGE; at >= slab->used && slab == current; at -= LARGE_PAGE) {
+    slab->busy = at;
+    held.unlock();
+    auto* page = reinterpret_cast<volatile uint8_t*>(slab) + at;
+    for (size_t i = 0; i < LARGE_PAGE; i += PAGE) page[i] = 0;  // the large page may be small ones
+    held.lock();
+    slab->busy = 0;
+  }
+  release(slab);
+}
+
+// For Python.
+
+MINILLM_API void mm_expect(int64_t bytes) {
+  try {
+    weights_expect(size_t(bytes));
+  } catch (const std::bad_alloc&) {  // each weight asks for its own memory then
+  }
+}
+
+MINILLM_API void mm_ready() { weights_ready(); }
 
 }  // namespace minillm

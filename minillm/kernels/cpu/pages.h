@@ -11,4 +11,9 @@ namespace minillm {
 uint8_t* weights_alloc(size_t bytes);
 void weights_free(uint8_t* data);
 
+// Sets memory aside for the next weights, `bytes` in all; 0: no more are to come. `weights_ready`
+// has the system provide that memory, and may run in a thread of its own while others use it.
+void weights_expect(size_t bytes);
+void weights_ready();
+
 }  // namespace minillm

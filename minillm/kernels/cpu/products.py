@@ -1,7 +1,9 @@
 """Packed weights and their products, from Python. Every argument is checked before C++ sees it."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Thread
 from typing import NamedTuple
 
 import torch
@@ -52,6 +54,24 @@ class Weight:
         out = torch.empty(self.shape[1])
         load_library().mm_dequantize_row(self.handle, n, out.data_ptr())
         return out
+
+
+@contextmanager
+def room(nbytes: int) -> Iterator[None]:
+    """For weights that take so many bytes and are packed inside.
+
+    The system provides the memory in a thread meanwhile: for 100 MB up to 0.3 s, which else are
+    added to the packing. More weights, or fewer, are no mistake; what is left goes at the end.
+    """
+    library = load_library()
+    library.mm_expect(nbytes)
+    thread = Thread(target=library.mm_ready, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        library.mm_expect(0)
+        thread.join()
 
 
 def pack_blocks(kind: str, data: Sequence[Tensor], order: Tensor | None = None) -> Weight:
