@@ -1,8 +1,10 @@
 """From a process's start to its first token: parts that add up, and one line where it fails."""
 
+import sys
+
 import pytest
 
-from minillm.bench.cold import cold_start
+from minillm.bench.cold import cold_start, process_parts
 
 PARTS = ["interpreter", "import torch", "import minillm", "load", "first token", "total"]
 
@@ -25,3 +27,14 @@ def test_a_process_that_fails_says_why(smollm2):
 def test_no_runs_are_refused():
     with pytest.raises(ValueError, match="runs is 0"):
         cold_start("smollm2", {}, [1], runs=0)
+
+
+def test_compiled_bytecode_is_kept_as_after_an_installation(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    script = """
+import json, sys, time
+assert not sys.dont_write_bytecode
+print(json.dumps({"begun": time.time()}))
+"""
+    parts = process_parts([sys.executable, "-c", script])
+    assert list(parts) == ["begun", "total"]
