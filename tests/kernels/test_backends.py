@@ -13,6 +13,7 @@ SHAPES = {
     "one token, no batch": ((), 8, 64, 64),
     "no token": ((0,), 8, 64, 64),
     "odd outputs": ((3,), 7, 128, 64),
+    "one wide group": ((1,), 9, 1300, 1300),
     "one output": ((2, 3), 1, 96, 32),
     "one group": ((4,), 16, 100, 100),
     "groups of 32": ((2, 5), 33, 576, 32),

@@ -83,7 +83,7 @@ def quantized_matvec(
     """
     (N, G), C = scales.shape, x.numel()
     group_bytes = C // G * bits // 8
-    block = min(triton.next_power_of_2(group_bytes), 64)
+    block = min(triton.next_power_of_2(group_bytes), 512)
     groups = min(triton.next_power_of_2(G), 512 // block)
     out = torch.empty(N, dtype=x.dtype, device=x.device)
     quantized_matvec_kernel[lambda meta: (triton.cdiv(N, meta["BLOCK_N"]),)](
