@@ -30,7 +30,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: dict[str, int] = {}
-        self.work: list[tuple[Operator, tuple[Any, ...], dict[str, Any], Tensor]] = []
+        self.work: list[tuple[Operator, tuple[Any, ...], dict[str, Any], Any]] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -45,8 +45,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         name = str(func).removeprefix("aten.").partition(".")[0]
         self.calls[name] = self.calls.get(name, 0) + 1
-        writes = func._schema.is_mutable
-        if isinstance(result, Tensor) and (writes or not _is_view(result, args)):
+        new = [tensor for tensor in _tensors(result) if not _is_view(tensor, args)]
+        if new or func._schema.is_mutable:
             self.work.append((func, args, kwargs, result))
         return result
 
@@ -54,9 +54,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def replay(self) -> None:
         """Run the recorded operators again, each into the tensor that it wrote before."""
         for func, args, kwargs, result in self.work:
-            new = func(*args, **kwargs)
-            if new is not result:
-                result.copy_(new)
+            again = func(*args, **kwargs)
+            for old, new in zip(_tensors(result), _tensors(again), strict=True):
+                if new is not old:
+                    old.copy_(new)
 
 
 def record(function: Callable[[], Any]) -> tuple[Any, Tape]:
@@ -68,6 +69,12 @@ def record(function: Callable[[], Any]) -> tuple[Any, Tape]:
     with torch.inference_mode(), tape:
         result = function()
     return result, tape
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    """What an operator gives: a tensor, or several of them, such as values and their places."""
+    parts = result if isinstance(result, tuple | list) else [result]
+    return [part for part in parts if isinstance(part, Tensor)]
 
 
 def _is_view(result: Tensor, args: Any) -> bool:

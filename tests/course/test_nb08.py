@@ -64,6 +64,16 @@ def test_what_is_a_python_number_while_recording_stays():
     assert result.tolist() == [1]
 
 
+def test_all_tensors_that_an_operator_gives_are_written_anew():
+    x = torch.tensor([3.0, 1.0, 2.0])
+    (values, places), tape = record(lambda: x.topk(2))
+    halves, views = record(lambda: x.split(2))
+    assert (len(tape.work), len(views.work), len(halves)) == (1, 0, 2)
+    x.copy_(torch.tensor([0.0, 5.0, 4.0]))
+    tape.replay()
+    assert (values.tolist(), places.tolist()) == ([5, 4], [1, 2])
+
+
 def test_views_count_as_calls_and_not_as_work():
     x = torch.arange(6.0).view(2, 3)
     result, tape = record(lambda: x.transpose(0, 1)[1] + 1)
