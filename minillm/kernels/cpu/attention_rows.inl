@@ -6,7 +6,7 @@
 template <typename T, bool EVEN>
 struct Exact {
   static constexpr bool WHOLE = EVEN, ASKS = false;
-  static int64_t row_bytes(int64_t D) { return D * int64_t(sizeof(T)); }
+  static constexpr int64_t row_bytes(int64_t D) { return D * int64_t(sizeof(T)); }
   static vec read(const uint8_t* row, int64_t d) {
     return load(reinterpret_cast<const T*>(row) + d);
   }
@@ -17,13 +17,13 @@ struct Exact {
 
 struct Codes8 {
   static constexpr bool WHOLE = true, ASKS = true;
-  static int64_t row_bytes(int64_t D) { return D; }
+  static constexpr int64_t row_bytes(int64_t D) { return D; }
   static vec read(const uint8_t* row, int64_t d) { return load_bytes(row + d); }
 };
 
 struct Codes4 {  // two in a byte, the first in its low half
   static constexpr bool WHOLE = true, ASKS = true;
-  static int64_t row_bytes(int64_t D) { return D / 2; }
+  static constexpr int64_t row_bytes(int64_t D) { return D / 2; }
   static vec read(const uint8_t* row, int64_t d) { return load_nibbles(row + d / 2); }
 };
 

@@ -1,5 +1,7 @@
 // Vectors of 16 floats with AVX-512. simd_portable.inl says what each function means.
 
+#define MINILLM_INTEGERS  // attention_integers.inl is for these instructions
+
 constexpr int WIDTH = 16;
 typedef __m512 vec;
 
