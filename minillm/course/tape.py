@@ -72,8 +72,12 @@ def record(function: Callable[[], Any]) -> tuple[Any, Tape]:
 
 
 def _tensors(result: Any) -> list[Tensor]:
-    """What an operator gives: a tensor, or several of them, such as values and their places."""
-    parts = result if isinstance(result, tuple | list) else [result]
+    """What an operator gives: a tensor, or several of them, such as values and their places.
+
+    A list is left out: views (`split`), or as many numbers as the data decide (`nonzero`), which
+    no recording can hold.
+    """
+    parts = result if isinstance(result, tuple) else [result]
     return [part for part in parts if isinstance(part, Tensor)]
 
 
