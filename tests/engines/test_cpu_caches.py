@@ -1,6 +1,7 @@
 """The C++ engine on every kind of cache: what it computes, what it stores, and taking turns."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from tests.engines.cpu_models import (
     assert_rounded_alike,
     needs_library,
     off_by,
+    rms,
     transformer,
 )
 from tests.engines.cuda_models import BASE
@@ -137,6 +139,32 @@ def test_truncate_and_select(name):
         parts += [run(runner, cache, [ids(4, 1, 9), ids(4, 1, 10)])]
         results.append(torch.cat(parts))
     assert_alike(name, *results)
+
+
+@pytest.mark.parametrize("shape", [(9, 3, 64), (5, 1, 64), (7, 1, 128), (2, 2, 64)])
+@pytest.mark.parametrize("bits", [4, 8])
+@torch.inference_mode()
+def test_products_in_whole_numbers(bits, shape, variant, record_property):
+    """Decoding on the same codes as the modules do: no rounding of keys in between.
+
+    With AVX-512 the products of codes are in whole numbers, and queries and weights are rounded to
+    16 bits for that: by far less than keys and values are to 8.
+    """
+    H, K, D = shape
+    config = replace(CONFIG, num_attention_heads=H, num_key_value_heads=K, head_dim=D)
+    model = transformer(config)
+    cache = QuantizedKVCache(config, 2, 420, bits=bits)
+    model(ids(2, 400), cache, [400, 333])
+    exact = DenseKVCache(config, 2, 420)
+    model(ids(2, 400), exact, [400, 333])
+    step = [ids(2, 1, 1)]
+    found, expected = (run(runner, deepcopy(cache), step) for runner in (alone(model), model))
+    error = rms(found - expected) / rms(expected - run(model, exact, step))
+    record_property("figure", f"{bits} bits, {shape}, {variant}: {error:.1e} of the rounding")
+    if variant == "avx512":
+        assert error < 0.05
+    else:
+        assert off_by(found, expected).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("sinks", [0, 3])
