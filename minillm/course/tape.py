@@ -55,8 +55,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the recorded operators again, each into the tensor that it wrote before."""
         for func, args, kwargs, result in self.work:
             again = func(*args, **kwargs)
-            for old, new in zip(_tensors(result), _tensors(again), strict=True):
-                if new is not old:
+            if isinstance(again, Tensor):  # nearly always, and time is what a replay is for
+                if again is not result:
+                    result.copy_(again)
+            else:
+                for old, new in zip(_tensors(result), _tensors(again), strict=True):
                     old.copy_(new)
 
 
