@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from minillm.bench.counts import at_least
+
 # So many bytes are read where the caches' size is not known: more than nearly any of them hold.
 LEAST_READ = 2**27
 MOST_READ = 2**32
@@ -52,8 +54,7 @@ def ceilings(
     device: where memory is read and matrices are multiplied. dtype: of the matrices.
     Raises ValueError for fewer runs than 1.
     """
-    if runs < 1:
-        raise ValueError(f"runs is {runs}; at least 1 is needed")
+    at_least(1, runs=runs)
     where = torch.device(device)
     with torch.inference_mode():
         return Ceilings(read_bytes_per_s(where, runs), product_flops_per_s(where, dtype, runs))
@@ -105,7 +106,7 @@ def read_size(device: torch.device) -> int:
     wanted, free = LEAST_READ, None
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
-        wanted = max(wanted, 2**30)
+        wanted = MOST_READ  # a GPU reads 1 GiB so fast that the launch would count
     elif device.type == "cpu":
         wanted = max(wanted, 2 * last_level_cache())
         free = available_memory()
