@@ -90,16 +90,19 @@ def write(parts: Sequence[Part]) -> None:
 
 
 def prepare(options: argparse.Namespace) -> Setting:
-    """Find the model, the peers' Python and the text."""
+    """Find the model, the peers' Python and the text.
+
+    Raises ValueError where it is not clear which GGUF file both minillm and llama.cpp are to run.
+    """
     folder = resolve(options.model)
-    files = sorted(folder.glob("*.gguf"))
-    if not files:
-        raise FileNotFoundError(f"{folder} has no .gguf file, which llama.cpp needs")
+    source = open_source(folder)
+    if source.gguf is None or source.gguf == folder:
+        raise ValueError(f"{folder}: a folder with exactly one .gguf file in it is needed")
     text = (ROOT / "data" / "corpus.txt").read_text(encoding="utf-8")
-    ids = open_source(folder).tokenizer.encode(text)
+    ids = source.tokenizer.encode(text)
     ids *= -(-rounds.LONGEST // len(ids))  # the text again, where it is too short
     peers = environment.peers_python(options.python)
-    return Setting(folder, files[0], peers, Plan(ids, options.rounds))
+    return Setting(folder, source.gguf, peers, Plan(ids, options.rounds))
 
 
 def measured(options: argparse.Namespace, setting: Setting) -> Iterator[Part]:

@@ -1,5 +1,7 @@
 """`make bench-peers` without its peers: rounds, ratios, targets, workers and the document."""
 
+import argparse
+import shutil
 import statistics
 import sys
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from minillm import SamplingParams
-from tools.bench_peers import DOCUMENT, IN_BRIEF, README
+from tools.bench_peers import DOCUMENT, IN_BRIEF, README, prepare
 from tools.peers import cold, environment, rounds, scores, targets
 from tools.peers.report import Line, Section, Verdict, replace_between, summary, table
 from tools.peers.worker import Worker
@@ -164,6 +166,22 @@ def test_a_python_without_llama_cpp_is_refused(tmp_path):
     assert not environment.has(str(tmp_path / "python"), "json")
     with pytest.raises(ValueError, match="no Python that has llama-cpp-python"):
         environment.peers_python(str(tmp_path / "python"))
+
+
+def test_all_run_the_one_gguf_file_of_the_folder(smollm2, tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "peers_python", lambda asked: sys.executable)
+    shutil.copy(smollm2 / "tokenizer.json", tmp_path)
+    one, other = tmp_path / "one.gguf", tmp_path / "a.gguf"
+    options = argparse.Namespace(model=str(tmp_path), python=None, rounds=2)
+    with pytest.raises(ValueError, match=r"exactly one \.gguf file in it is needed"):
+        prepare(options)
+    one.touch()
+    setting = prepare(options)
+    assert (setting.folder, setting.file) == (tmp_path, one)
+    assert len(setting.plan.ids) >= rounds.LONGEST
+    other.touch()  # minillm would run neither of two
+    with pytest.raises(ValueError, match=r"exactly one \.gguf file in it is needed"):
+        prepare(options)
 
 
 def test_minillms_worker_steps_on_from_where_it_was_prepared(smollm2):
