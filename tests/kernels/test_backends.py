@@ -167,3 +167,14 @@ def test_the_reference_is_a_backend():
 
 def test_triton_is_a_backend_where_it_can_run():
     assert ("triton" in backends()) == (triton.why_not() is None)
+
+
+def test_a_triton_that_is_too_old(monkeypatch):
+    pytest.importorskip("triton")
+    found = triton.why_not()
+    for version in ("2.1.0", "3.3.1", "3.3.1+git12"):
+        monkeypatch.setattr("triton.__version__", version)
+        assert triton.why_not() == f"triton is {version}; 3.4 is needed"
+    for version in ("3.4.0", "3.10.0+git12", "4.0"):
+        monkeypatch.setattr("triton.__version__", version)
+        assert triton.why_not() == found

@@ -9,6 +9,7 @@ import importlib.util
 
 import torch
 
+OLDEST_TRITON = (3, 4)  # the first that stores what autotuning has found (`cache_results`)
 OLDEST = (7, 5)  # sm_75, Turing: the first whose tensor cores multiply whole numbers too
 
 
@@ -28,6 +29,10 @@ def why_not(device: torch.device | None = None) -> str | None:
     """
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed (pip install 'minillm-course[gpu]')"
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST_TRITON:
+        return f"triton is {triton.__version__}; {'.'.join(map(str, OLDEST_TRITON))} is needed"
     if interpreted():
         return None
     if not torch.cuda.is_available():
