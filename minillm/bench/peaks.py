@@ -17,6 +17,9 @@ from minillm.bench.counts import at_least
 # So many bytes are read where the caches' size is not known: more than nearly any of them hold.
 LEAST_READ = 2**27
 MOST_READ = 2**32
+# A read is short, so that others on the machine disturb it more easily than a product: so many
+# reads are timed for each product.
+READS = 5
 # The side of the largest square matrix that is multiplied. On a GPU a small product does not fill
 # the card; on a CPU a large one only takes long.
 MOST_ROWS = {"cpu": 2048, "cuda": 8192}
@@ -49,15 +52,18 @@ class Ceilings:
 def ceilings(
     device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, runs: int = 5
 ) -> Ceilings:
-    """Measure both, with all of PyTorch's threads; about a second, and the best of `runs` runs.
+    """Measure both, with all of PyTorch's threads; about a second.
 
+    Each is the best that is seen: of `runs` products of each size, and of five times as many reads.
     device: where memory is read and matrices are multiplied. dtype: of the matrices.
     Raises ValueError for fewer runs than 1.
     """
     at_least(1, runs=runs)
     where = torch.device(device)
     with torch.inference_mode():
-        return Ceilings(read_bytes_per_s(where, runs), product_flops_per_s(where, dtype, runs))
+        return Ceilings(
+            read_bytes_per_s(where, READS * runs), product_flops_per_s(where, dtype, runs)
+        )
 
 
 def read_bytes_per_s(device: torch.device, runs: int = 5) -> float:

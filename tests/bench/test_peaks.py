@@ -56,6 +56,18 @@ def test_the_best_of_all_runs_but_the_first(monkeypatch):
     assert len(calls) == 4
 
 
+def test_reads_are_timed_more_often_than_products(monkeypatch):
+    asked: list[int] = []
+
+    def timed(*arguments):
+        asked.append(arguments[-1])
+        return 1.0
+
+    monkeypatch.setattr("minillm.bench.peaks.best_seconds", timed)
+    ceilings(runs=3)
+    assert asked == [15, 3]  # the first product is long enough
+
+
 def test_no_runs_are_refused():
     with pytest.raises(ValueError, match="runs is 0"):
         ceilings(runs=0)
