@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from threading import Lock
+from typing import Any
 
 from torch import Tensor
 
@@ -67,13 +68,19 @@ class Engine(ABC):
 class Accelerated(Transformer):
     """A model with an engine: the same modules, which run only what the engine leaves to them.
 
-    Where one of the model's ops was replaced, the engine steps aside altogether.
+    Where one of the model's ops was replaced, the engine steps aside altogether. A copy of it, and
+    what `pickle` and `torch.save` write, is the plain model: an engine holds memory of its process.
+    `accelerate` gives a copy one of its own.
     """
 
     def __init__(self, model: Transformer, engine: Engine) -> None:
         self.__dict__.update(model.__dict__)  # nothing is built or copied: the modules are shared
         self.engine, self._engine_ops = engine, model.ops
         self._one_at_a_time = Lock()  # an engine's buffers serve one step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = {"engine", "_engine_ops", "_one_at_a_time"}
+        return _plain, ({name: x for name, x in vars(self).items() if name not in own},)
 
     def forward(
         self,
@@ -101,3 +108,9 @@ class Accelerated(Transformer):
     def in_charge(self) -> bool:
         """Whether the engine may run: the ops are those that it stands for."""
         return self.ops == self._engine_ops
+
+
+def _plain(parts: dict[str, Any]) -> Transformer:
+    model = Transformer.__new__(Transformer)
+    model.__dict__.update(parts)
+    return model

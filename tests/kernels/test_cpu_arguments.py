@@ -1,6 +1,8 @@
 """What Python hands to the C++ kernels is checked first: nothing wrong reaches them."""
 
+import copy
 import gc
+import pickle
 import re
 
 import pytest
@@ -110,3 +112,12 @@ def test_memory_is_held_and_given_back():
     assert packed.shape == (17, 64)
     packed.__del__()
     packed.handle = None  # given back once, not twice
+
+
+def test_a_packed_weight_is_not_copied():
+    """A copy would free the same memory again."""
+    weight = products.point_to_floats([torch.ones(2, 4)])
+    for make in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="packed weight cannot be copied or pickled"):
+            make(weight)
+    assert torch.equal(weight.row(1), torch.ones(4))

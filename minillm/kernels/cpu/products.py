@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Thread
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -46,6 +46,9 @@ class Weight:
     def __del__(self) -> None:
         if handle := getattr(self, "handle", None):
             self._free(handle)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a packed weight cannot be copied or pickled; pack its tensors again")
 
     def row(self, n: int) -> Tensor:
         """Row n, (C,), float32."""
