@@ -46,11 +46,11 @@ def _as_tuple(name: str, value: object) -> tuple[object, ...]:
 def _check(params: "SamplingParams") -> None:
     """Raise ValueError, quoting the value, for a setting that has no meaning."""
     _check_whole("max_new_tokens", params.max_new_tokens, 1)
-    _check_between("temperature", params.temperature, 0, 1e9, "0 (greedy) or a positive number")
+    _check_between("temperature", params.temperature, 0, 1e9, "a number from 0 (greedy) to 1e9")
     _check_whole("top_k", params.top_k, -1)
     _check_between("top_p", params.top_p, 0, 1, "a number from 0 to 1")
     _check_between("min_p", params.min_p, 0, 1, "a number from 0 to 1")
-    _check_between("repetition_penalty", params.repetition_penalty, 1e-9, 1e9, "above 0")
+    _check_between("repetition_penalty", params.repetition_penalty, 1e-9, 1e9, "from 1e-9 to 1e9")
     if params.seed is not None:
         _check_between("seed", params.seed, -(2**63), 2**63 - 1, "None or a 64-bit whole number")
         _check_whole("seed", params.seed, -(2**63))

@@ -163,6 +163,16 @@ def test_values_out_of_range_are_refused(arguments):
     assert repr(shown) in str(caught.value)
 
 
+def test_a_refusal_says_the_limit():
+    assert SamplingParams(temperature=1e9, repetition_penalty=1e9).temperature == 1e9
+    with pytest.raises(
+        ValueError, match=r"temperature is 10000000000\.0; a number from 0 .* to 1e9 is"
+    ):
+        SamplingParams(temperature=1e10)
+    with pytest.raises(ValueError, match=r"_penalty is 10000000000\.0; from 1e-9 to 1e9 is needed"):
+        SamplingParams(repetition_penalty=1e10)
+
+
 def test_stop_spellings():
     assert SamplingParams(stop="x").stop == ("x",)
     assert SamplingParams(stop=["x", "y"]).stop == ("x", "y")
