@@ -30,23 +30,28 @@ def accelerate(model: Transformer, backend: str = "auto") -> Transformer:
     and CUDA graphs; "auto" the one that fits the model's device, or plain PyTorch with one warning
     that says why. Raises ValueError for an unknown name, and where a named engine cannot run here.
     """
-    if backend not in BACKENDS:
-        raise ValueError(f"backend is {backend!r}; known are {', '.join(BACKENDS)}")
-    if backend == "torch":
-        return model
-    device = next(model.parameters()).device.type
-    name = device if backend == "auto" else backend
-    if name not in ("cpu", "cuda"):  # Apple's MPS: plain PyTorch is the fast path there
+    device = next(model.parameters()).device
+    check_backend(backend, device)
+    # Plain PyTorch is the fast path on Apple's MPS.
+    if backend == "torch" or device.type not in ("cpu", "cuda"):
         return model
     try:
-        if name != device:
-            raise Unsupported(f"the model is on the device {device}")
-        return Accelerated(model, open_engine(name, model))
+        return Accelerated(model, open_engine(device.type, model))
     except Unsupported as reason:
         if backend != "auto":
             raise ValueError(f"backend {backend!r} cannot run this model: {reason}") from reason
         _warn_once(f"running on plain PyTorch, which is slower: {reason}")
         return model
+
+
+def check_backend(backend: str, device: torch.device) -> None:
+    """Raise ValueError for an unknown backend, or one that works on other devices than this."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; known are {', '.join(BACKENDS)}")
+    if backend not in ("auto", "torch", device.type):
+        raise ValueError(
+            f"backend {backend!r} cannot run this model: the model is on the device {device.type}"
+        )
 
 
 def fastest_form(
@@ -61,13 +66,25 @@ def fastest_form(
 
     For the C++ engine, where neither quantize nor dtype was given and a GGUF file is there, it is
     the blocks of that, the fewest bytes to read, and float16 for a cache that was left open too.
+    Raises ValueError as `check_backend`, and for a GGUF file that cannot be read: where "auto" was
+    asked for, a warning says it, and the other weights are taken.
     """
+    check_backend(backend, device)
     free = quantize is None and dtype == "auto" and device.type == "cpu"
     if not free or backend not in ("auto", "cpu") or source.gguf is None:
         return quantize, kv_cache
     from minillm.kernels import cpu
 
-    if cpu.why_not() or all(x.kind not in BLOCK_BYTES for x in source.block_weights.values()):
+    if cpu.why_not():
+        return quantize, kv_cache
+    try:
+        kinds = {tensor.kind for tensor in source.block_weights.values()}
+    except ValueError as error:
+        if backend != "auto" or source.gguf == source.path:
+            raise
+        _warn_once(f"the blocks of a GGUF file are not used: {error}")
+        return quantize, kv_cache
+    if kinds.isdisjoint(BLOCK_BYTES):
         return quantize, kv_cache
     return "gguf", kv_cache or "float16"
 

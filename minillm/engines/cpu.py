@@ -24,6 +24,9 @@ from minillm.model import Transformer
 # matrix products are faster.
 FEW_TOKENS = 8
 
+# From so many tokens of a row on, a cache is worth the time that moving it to large pages takes.
+LONG_CACHE = 1024
+
 _importing_process = os.getpid()
 
 
@@ -55,6 +58,7 @@ class CpuEngine(Engine):
         self._model: CpuModel | None = CpuModel(model)
         self._library = _declare(cpu.load_library())
         self._view: CacheView | None = None
+        self._in_large_pages = False
         self._tables, self._tokens = Tables(), Tokens.none()
         self._seconds: ctypes.Array[c_double] | None = None
 
@@ -128,7 +132,7 @@ class CpuEngine(Engine):
                 self._model = CpuModel(self._source)
             except Unsupported:
                 self._model = None
-        self._view = None
+        self._view, self._in_large_pages = None, False
         if self._model is not None and not self._model.needs_modules():
             self._view = CacheView.of(cache, self._model.config)
 
@@ -167,6 +171,8 @@ class CpuEngine(Engine):
         if not N:
             return hidden
         held = int((before + tokens.longest).max())  # at least what the longest row holds now
+        if tokens.longest == 1 and held >= LONG_CACHE and not self._in_large_pages:
+            self._use_large_pages(view)
         ropes, tables = self._tables.of(model, positions, tokens.real, held, lengths)
         step = c.Step(
             N=N, B=len(before), longest=tokens.longest, longest_after=held,
@@ -180,6 +186,13 @@ class CpuEngine(Engine):
             raise MemoryError(f"no memory for a step of {N} tokens")
         del tables  # until here C++ read them
         return hidden
+
+    def _use_large_pages(self, view: CacheView) -> None:
+        """Put a long cache into large pages: a step reads all of it, as it does the weights."""
+        for tensor in view.tensors:
+            if (found := tensor()) is not None:
+                self._library.mm_in_large_pages(found.data_ptr(), found.nbytes)
+        self._in_large_pages = True
 
     def _clock(self, offset: int) -> "ctypes._Pointer[c_double] | None":
         """Where C++ adds up the seconds of its stages; None: it does not measure."""

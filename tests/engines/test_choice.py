@@ -1,6 +1,7 @@
 """Which engine runs a model, what it leaves to the modules, and what is said when there is none."""
 
 import dataclasses
+import shutil
 import warnings
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from minillm.layers.attention import attention
 from minillm.quantization.blocks import BlockLinear
 from minillm.weights.pull import resolve
 from minillm.weights.source import open_source
+from tests.parity.models import saved
 from tests.weights.test_gguf_blocks import gguf_of
 
 NO_LIBRARY = cpu.why_not()
@@ -119,11 +121,30 @@ def test_auto_takes_the_blocks_where_nothing_else_is_asked_for(tmp_path):
 
     assert form("auto") == form("cpu") == ("gguf", "float16")
     assert form("auto", kv_cache="int8") == ("gguf", "int8")
-    assert form("torch") == form("cuda") == form("auto", "float32") == (None, None)
+    assert form("torch") == form("auto", "float32") == (None, None)
     assert form("auto", quantize="int8") == ("int8", None)
-    assert form("auto", device=torch.device("meta")) == (None, None)
+    assert form("auto", device=torch.device("mps")) == (None, None)
     plain = open_source(gguf_of("llama", tmp_path, "F16"))
     assert form("auto", of=plain) == (None, None)
+
+
+@needs_library
+def test_a_damaged_gguf_file_beside_good_weights(tmp_path):
+    shutil.copytree(saved("llama-mha"), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "other.gguf").write_bytes(b"GGUF\3\0\0\0")
+    ask = open_source(tmp_path), torch.device("cpu"), "auto", None, None
+    engines_module._warn_once.cache_clear()
+    with pytest.warns(UserWarning, match=r"blocks of a GGUF file are not used: .*other\.gguf"):
+        assert fastest_form("auto", *ask) == (None, None)
+    with pytest.raises(ValueError, match=r"other\.gguf"):
+        fastest_form("cpu", *ask)
+
+
+def test_a_wrong_backend_is_refused_before_weights_are_read(tmp_path):
+    source, device = open_source(saved("llama-mha")), torch.device("cpu")
+    for backend, message in (("gpu", "known are auto"), ("cuda", "is on the device cpu")):
+        with pytest.raises(ValueError, match=message):
+            fastest_form(backend, source, device, "auto", None, None)
 
 
 @needs_library

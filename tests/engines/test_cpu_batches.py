@@ -16,11 +16,10 @@ pytestmark = needs_library
 KINDS = [None, "float16", "int8", "int4"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Where there are several, they cut the keys of a batch in other places than those of a row."""
+@pytest.fixture(autouse=True, params=[1, 2, 3])
+def threads(request):
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(request.param)
     yield
     torch.set_num_threads(before)
 
@@ -49,6 +48,27 @@ def test_rows_of_a_batch(name, kind, variant):
     for row in range(len(prompts)):
         assert torch.equal(logits([row])[0], together[row])
     assert torch.equal(logits([4, 2]), together[[4, 2]])
+
+
+@torch.inference_mode()
+def test_long_rows_beside_short_ones(threads):
+    """Rows of several pieces of keys, cut among threads."""
+    config = replace(wide("llama"), max_position_embeddings=1024)
+    model = alone(on_blocks(config, "Q8_0"))
+    prompts = [draw(n).tolist() for n in (700, 3, 257)]
+
+    def logits(rows):
+        cache = new_cache(config, len(rows), 710, kind="float16")
+        prefill(model, [prompts[row] for row in rows], cache)
+        return model.logits(model(torch.full((len(rows), 1), 5), cache))
+
+    together = logits([0, 1, 2])
+    for row in range(3):
+        assert torch.equal(logits([row])[0], together[row])
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert torch.equal(logits([0, 1, 2]), together)
+    torch.set_num_threads(before)
 
 
 def test_seeds_give_the_same_text_whatever_the_neighbours(tmp_path):

@@ -244,3 +244,21 @@ def test_what_is_no_number_shows():
         hidden = torch.cat([runner(tokens, cache), runner(tokens[:, :1], cache)], dim=1)
         assert hidden[0].isfinite().all()
         assert hidden[1, 35:].isnan().any(-1).all()
+
+
+@pytest.mark.parametrize("name", CACHES)
+@torch.inference_mode()
+def test_a_long_cache_moves_to_large_pages_once_a_text(name, monkeypatch):
+    """What it holds is the same there."""
+    model = alone(transformer(CONFIG))
+    engine, moved = model.engine, []
+    steps = [ids(2, 40), *ids(2, 3, 1).split(1, dim=1)]
+    expected = run(model, CACHES[name](CONFIG, 2, 64), steps)
+    move = engine._use_large_pages
+    monkeypatch.setattr(engine, "_use_large_pages", lambda view: (moved.append(view), move(view)))
+    assert torch.equal(run(model, CACHES[name](CONFIG, 2, 64), steps), expected)
+    assert moved == []
+    monkeypatch.setattr("minillm.engines.cpu.LONG_CACHE", 42)
+    for texts in (1, 2):
+        assert torch.equal(run(model, CACHES[name](CONFIG, 2, 64), steps), expected)
+        assert len(moved) == texts

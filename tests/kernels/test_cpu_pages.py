@@ -111,3 +111,13 @@ def test_a_room_in_which_something_fails_is_given_back():
     with pytest.raises(ValueError, match="blocks of kind 'Q1'"), room(200_000_000):
         pack_blocks("Q1", [])
     assert threading.active_count() == 1
+
+
+def test_what_moves_to_large_pages_stays_what_it_is():
+    """Also parts that begin and end anywhere, and memory that is none of a large page."""
+    library, numbers = cpu.load_library(), torch.arange(3_000_000, dtype=torch.int32)
+    expected = numbers.clone()
+    for first, count in ((0, len(numbers)), (17, 1_200_000), (5, 3), (0, 0)):
+        part = numbers[first : first + count]
+        library.mm_in_large_pages(part.data_ptr(), part.nbytes)
+        assert torch.equal(numbers, expected)

@@ -33,6 +33,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "mm_free": (None, [c_void_p]),
     "mm_expect": (None, [c_int64]),
     "mm_ready": (None, []),
+    "mm_in_large_pages": (None, [c_void_p, c_int64]),
     "mm_dequantize_row": (None, [c_void_p, c_int64, c_void_p]),
     "mm_dequantize_blocks": (None, [c_int32, c_void_p, c_int64, c_void_p]),
     "mm_quantize": (None, [*[c_void_p] * 4, c_int64, c_int64]),

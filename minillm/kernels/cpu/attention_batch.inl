@@ -44,13 +44,11 @@ static inline vec float_at(const float* x, int64_t d, int64_t D) {
   else return load_some(x + d, D - d);
 }
 
-// Asks for the row that comes so many rows later, while there is still work to do until then, where
-// the source wants that. The processor guesses too, and rows of numbers it guesses better alone.
+// Asks for the row that comes so many rows later, while there is still work to do until then. The
+// processor guesses too, but begins anew with each batch and each page.
 constexpr int64_t AHEAD = 48;
-template <typename Source>
 static inline void ask_for(const uint8_t* row, int64_t bytes) {
 #if defined(__GNUC__)
-  if (!Source::ASKS) return;
   for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + AHEAD * bytes + i, 0, 2);
 #endif
 }

@@ -10,7 +10,7 @@ static inline void score_keys(const Batch& batch, const float* q, const vec* sta
   const uint8_t* keys[KEYS];  // past the last key, the last one again: nobody sees its score
   for (int k = 0; k < KEYS; k++) {
     keys[k] = batch.keys + (i + k < batch.count ? i + k : batch.count - 1) * row;
-    ask_for<Source>(keys[k], row);
+    ask_for(keys[k], row);
   }
   vec total[N][KEYS];
   for (int h = 0; h < N; h++)
@@ -63,7 +63,7 @@ static inline void mix_values(const Batch& batch, const Weights* weights, const 
   }
   const int64_t row = Source::row_bytes(D);
   for (int64_t i = 0; i < batch.count; i++) {
-    if (d == 0) ask_for<Source>(batch.values + i * row, row);
+    if (d == 0) ask_for(batch.values + i * row, row);
     vec value[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
       value[v] = key_at<Source>(batch.values + i * row, d + v * WIDTH, D);

@@ -2,10 +2,10 @@
 // full block to codes.
 
 // A source reads WIDTH numbers of a row from channel d on. Rows lie row_bytes(D) apart. WHOLE: D is
-// a multiple of WIDTH, so that no vector reaches past a row's end. ASKS: rows to come are asked for.
+// a multiple of WIDTH, so that no vector reaches past a row's end.
 template <typename T, bool EVEN>
 struct Exact {
-  static constexpr bool WHOLE = EVEN, ASKS = false;
+  static constexpr bool WHOLE = EVEN;
   static constexpr int64_t row_bytes(int64_t D) { return D * int64_t(sizeof(T)); }
   static vec read(const uint8_t* row, int64_t d) {
     return load(reinterpret_cast<const T*>(row) + d);
@@ -16,13 +16,13 @@ struct Exact {
 };
 
 struct Codes8 {
-  static constexpr bool WHOLE = true, ASKS = true;
+  static constexpr bool WHOLE = true;
   static constexpr int64_t row_bytes(int64_t D) { return D; }
   static vec read(const uint8_t* row, int64_t d) { return load_bytes(row + d); }
 };
 
 struct Codes4 {  // two in a byte, the first in its low half
-  static constexpr bool WHOLE = true, ASKS = true;
+  static constexpr bool WHOLE = true;
   static constexpr int64_t row_bytes(int64_t D) { return D / 2; }
   static vec read(const uint8_t* row, int64_t d) { return load_nibbles(row + d / 2); }
 };

@@ -1,4 +1,4 @@
-// Memory for packed weights, in large pages where the system has them.
+// Memory in large pages, where the system has them: for packed weights, and for long KV caches.
 #pragma once
 
 #include <cstddef>

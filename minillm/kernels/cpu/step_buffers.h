@@ -25,6 +25,10 @@ namespace minillm {
 // processor's cache, and small, however long a prompt is.
 constexpr int64_t CHUNK_TOKENS = 256;
 
+// Keys of a head that make one piece of the work of a decode step: two batches of attention. Smaller
+// ones keep threads more equally busy, larger ones leave less to join.
+constexpr int64_t PIECE = 256;
+
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -54,7 +58,7 @@ struct Buffers {
   int32_t* gated_sums;
   float* biases;       // (threads, widest)
   int64_t widest;
-  // Unfinished softmaxes, (N·K + threads - 1, G·(D + 2)): in steps of one token per row.
+  // Unfinished softmaxes, (N·K·pieces, G·(D + 2)): in steps of one token per row.
   float* parts;
   float* tiles;        // scratch of attend_tile, (threads, tile_size): steps of several
   int64_t tile_size;
@@ -74,6 +78,7 @@ class Memory {
     b.width = (m.D + ROUNDED - 1) / ROUNDED * ROUNDED;
     b.padded_keys = (most_keys(m, s) + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
     b.tile_size = tile_floats(most(current().attention->tile_rows, G), m.D);
+    const int64_t pieces = (most_keys(m, s) + PIECE - 1) / PIECE;
     const bool one = s.longest == 1;
     for (int pass = 0; pass < 2; pass++) {  // first the sizes, then the places
       size = 0;
@@ -90,7 +95,7 @@ class Memory {
       place(b.gated_scales, M * (m.F / BLOCK));
       place(b.gated_sums, M * (m.F / BLOCK));
       place(b.biases, s.threads * b.widest);
-      place(b.parts, one ? (s.N * m.K + s.threads - 1) * G * (m.D + 2) : 0);
+      place(b.parts, one ? s.N * m.K * pieces * G * (m.D + 2) : 0);
       place(b.tiles, one ? 0 : s.threads * b.tile_size);
       place(b.keys, one ? 0 : s.B * m.K * b.padded_keys * m.D);
       place(b.values, one ? 0 : s.B * m.K * b.padded_keys * b.width);

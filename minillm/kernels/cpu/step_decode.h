@@ -40,54 +40,42 @@ class Decode : LayerView {
     return {start, start + G, start + 2 * G};
   }
 
-  // Keys of all rows and heads stand in one long line, which is cut into equal pieces, one for each
-  // thread: three heads keep two threads busy. A thread's piece of head s goes to slot s + thread:
-  // along the line one of the two grows at each cut, so that no slot is used twice.
-  int64_t line() const {
-    int64_t total = 0;
-    for (int64_t n = 0; n < step.N; n++) total += K * visible(step.positions[n]);
-    return total;
-  }
-
-  // The piece of the line that is this thread's, between two places.
-  Share piece(int64_t thread, int64_t total, int64_t start, int64_t end) const {
-    const int64_t from = total * thread / team.threads, to = total * (thread + 1) / team.threads;
-    return {most(from, start), least(to, end)};
-  }
-
+  // The keys of all rows and heads stand in one long line. Each thread has an equal part of it, and
+  // takes the pieces that begin there: three heads keep two threads busy. Where a head's pieces
+  // begin depends on nothing else, so that a row gets the same result, to the bit, alone, in a
+  // batch, and from any number of threads.
   void decode() {
-    const int64_t total = line();
-    int64_t start = 0;
+    int64_t total = 0, start = 0, slot = 0;
+    for (int64_t n = 0; n < step.N; n++) total += K * visible(step.positions[n]);
+    const int64_t from = total * team.thread / team.threads;
+    const int64_t to = total * (team.thread + 1) / team.threads;
     for (int64_t n = 0; n < step.N; n++) {
       const int64_t p = step.positions[n], length = visible(p);
       for (int64_t k = 0; k < K; k++, start += length) {
-        const Share mine = piece(team.thread, total, start, start + length);
-        if (mine.first >= mine.last) continue;
-        Run found[4];
-        const int64_t count = runs(p, mine.first - start, mine.last - start, found);
         const float* q = query(n) + k * G * D;
-        f.attend(head(step.rows[n], k), found, count, q, G, D, part(n * K + k + team.thread));
+        for (int64_t first = 0; first < length; first += PIECE, slot++) {
+          if (start + first < from || start + first >= to) continue;
+          Run found[4];
+          const int64_t count = runs(p, first, least(first + PIECE, length), found);
+          f.attend(head(step.rows[n], k), found, count, q, G, D, part(slot));
+        }
       }
     }
     team.finish(ATTENTION);
   }
 
-  // Joins the parts of each head.
+  // Joins the parts of each head, in the order of its pieces.
   void merge() {
     const Share mine = team.share(step.N * K);
-    const int64_t total = line();
-    int64_t start = 0;
+    int64_t slot = 0;
     for (int64_t i = 0; i < mine.last; i++) {
-      const int64_t end = start + visible(step.positions[i / K]);
-      Part whole{};
-      for (int64_t thread = 0; i >= mine.first && thread < team.threads; thread++) {
-        const Share piece_ = piece(thread, total, start, end);
-        if (piece_.first >= piece_.last) continue;
-        if (whole.mixed) join(whole, part(i + thread));
-        else whole = part(i + thread);
+      const int64_t pieces = (visible(step.positions[i / K]) + PIECE - 1) / PIECE;
+      if (i >= mine.first) {
+        const Part whole = part(slot);
+        for (int64_t s = 1; s < pieces; s++) join(whole, part(slot + s));
+        divide(whole, at.mixed + i * G * D);
       }
-      if (whole.mixed) divide(whole, at.mixed + i * G * D);
-      start = end;
+      slot += pieces;
     }
     team.finish(MERGE);
   }

@@ -21,7 +21,9 @@
 
 namespace minillm {
 
-constexpr int PATIENCE = 4096;  // looks before a waiting thread lets others run: about 100 µs
+// Looks before a waiting thread lets others run: about 100 µs. None where there are more threads
+// than cores, and what is waited for may need this very core.
+constexpr int PATIENCE = 4096;
 
 inline void relax() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -41,6 +43,7 @@ struct Meeting {
   alignas(64) std::atomic<int64_t> round{0};
   alignas(64) std::atomic<int64_t> ticket{0};
   double* seconds = nullptr;  // per stage, or null: not measured
+  int patience = PATIENCE;
 };
 
 // A part of a piece of work: from `first` up to `last`.
@@ -93,7 +96,7 @@ class Team {
     }
     int looks = 0;
     while (meeting.round.load(std::memory_order_acquire) == round) {
-      if (looks == PATIENCE) {
+      if (looks == meeting.patience) {
         std::this_thread::yield();
       } else {
         relax();
@@ -113,6 +116,7 @@ void run_team(int64_t threads, double* seconds, Work work) {
   meeting.seconds = seconds;
 #ifdef _OPENMP
   if (threads > 1) {
+    if (threads > omp_get_num_procs()) meeting.patience = 0;
 #pragma omp parallel num_threads(int(threads))
     {
       Team team(meeting, omp_get_thread_num(), omp_get_num_threads());
