@@ -25,7 +25,7 @@ struct CacheForm {
   Numbers numbers;          // of those that are kept exact
   int32_t bits;             // 8 or 4: full blocks of 32 tokens are codes; 0: everything is exact
   int64_t value_channels;   // channels of a value that share a scale
-  int64_t key_channels;     // the same of keys, or 0: a key's scales are of one channel of 32 tokens
+  int64_t key_channels;     // the same of keys, or 0: a scale is of one channel of 32 tokens
 };
 
 // The keys, or the values, of one layer, or of one head of it.
@@ -61,8 +61,8 @@ struct Part {
 };
 
 // Keys and values of one head of one row as float32, in the order of their positions, for steps of
-// many tokens. keys: tiles of KEY_TILE keys, (D, KEY_TILE) each, so that a vector holds the same channel of
-// neighbouring keys; values: (S, width), D rounded up to ROUNDED with zeros.
+// many tokens. keys: tiles of KEY_TILE keys, (D, KEY_TILE) each, so that a vector holds the same
+// channel of neighbouring keys; values: (S, width), D rounded up to ROUNDED with zeros.
 constexpr int64_t KEY_TILE = 64;
 constexpr int64_t ROUNDED = 16;
 struct Unpacked {

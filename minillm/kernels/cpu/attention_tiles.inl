@@ -1,6 +1,6 @@
 // Attention of many queries, tile by tile: prefill. A tile is some queries, of all heads of a
-// group, against KEY_TILE keys: two small matrix products with a running softmax between them, so that
-// the (T, S) matrix of scores is never written. Tiles that no query of theirs sees are skipped.
+// group, against KEY_TILE keys: two small matrix products with a running softmax between them, so
+// that the (T, S) matrix of scores is never written. Tiles that no query of theirs sees are skipped.
 // Source: Dao et al. 2022, arXiv 2205.14135, algorithm 1.
 
 // Rows and vectors of a product whose sums stay in registers, with some to spare for operands.

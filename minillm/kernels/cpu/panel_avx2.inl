@@ -16,7 +16,8 @@ static inline float quantize_block(const float* x, int8_t* codes, int32_t* sum) 
     v[i] = _mm256_loadu_ps(x + 8 * i);
     largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
   }
-  __m128i most = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+  const __m128i upper = _mm256_extracti128_si256(largest, 1);
+  __m128i most = _mm_max_epi32(_mm256_castsi256_si128(largest), upper);
   most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0x4e));
   most = _mm_max_epi32(most, _mm_shuffle_epi32(most, 0xb1));
   const float scale = _mm_cvtss_f32(_mm_castsi128_ps(most)) / 127.0f;
