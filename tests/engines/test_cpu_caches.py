@@ -255,7 +255,12 @@ def test_a_long_cache_moves_to_large_pages_once_a_text(name, monkeypatch):
     steps = [ids(2, 40), *ids(2, 3, 1).split(1, dim=1)]
     expected = run(model, CACHES[name](CONFIG, 2, 64), steps)
     move = engine._use_large_pages
-    monkeypatch.setattr(engine, "_use_large_pages", lambda view: (moved.append(view), move(view)))
+
+    def counted(view):
+        moved.append(view)
+        move(view)
+
+    monkeypatch.setattr(engine, "_use_large_pages", counted)
     assert torch.equal(run(model, CACHES[name](CONFIG, 2, 64), steps), expected)
     assert moved == []
     monkeypatch.setattr("minillm.engines.cpu.LONG_CACHE", 42)
