@@ -31,7 +31,8 @@ struct CacheForm {
 // The keys, or the values, of one layer, or of one head of it.
 // exact: (B, K, places, D). In a quantized cache these are the open blocks, of 32 places, and full
 // ones are codes (B, K, blocks, 32, D), in D/2 bytes for 4 bits, with scales and minima, bfloat16,
-// (B, K, blocks, D) by channel or (B, K, blocks, 32, D / channels) by token: code · scale + minimum.
+// (B, K, blocks, D) by channel or (B, K, blocks, 32, D / channels) by token:
+// code · scale + minimum.
 struct Store {
   uint8_t* exact;
   uint8_t* codes;
@@ -100,7 +101,8 @@ struct AttentionFunctions {
   void (*widen)(Vector x, int64_t size, float* y);
   void (*narrow)(const float* x, int64_t size, Numbers numbers, void* y);
   // Rounds an open block (32, D) to codes: `quantize_kv` of minillm/kv_cache/groups.py.
-  void (*fill_block)(const CacheForm& form, bool keys, const Store& store, int64_t block, int64_t D);
+  void (*fill_block)(const CacheForm& form, bool keys, const Store& store, int64_t block,
+                     int64_t D);
   // One query per head: q (G, D), scaled, against the keys of the runs; the part is begun here.
   void (*attend)(const HeadCache& head, const Run* runs, int64_t num_runs, const float* q,
                  int64_t G, int64_t D, const Part& part);

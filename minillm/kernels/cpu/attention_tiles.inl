@@ -1,6 +1,6 @@
 // Attention of many queries, tile by tile: prefill. A tile is some queries, of all heads of a
 // group, against KEY_TILE keys: two small matrix products with a running softmax between them, so
-// that the (T, S) matrix of scores is never written. Tiles that no query of theirs sees are skipped.
+// that the (T, S) matrix of scores is never written. Tiles that no query sees are skipped.
 // Source: Dao et al. 2022, arXiv 2205.14135, algorithm 1.
 
 // Rows and vectors of a product whose sums stay in registers, with some to spare for operands.
@@ -69,7 +69,7 @@ static Seen seen(int64_t first, int64_t last, const int64_t* keys, Sight sight) 
   return newest <= first && near ? Seen::ALL : Seen::SOME;
 }
 
-// Scores (KEY_TILE,) become weights, and what was mixed before shrinks, as `weigh` in decoding does.
+// Scores (KEY_TILE,) become weights, and what was mixed before shrinks, as `weigh` does for decode.
 static float weigh_tile(float* scores, float& highest_yet, float& total) {
   vec top = load(scores);
   for (int64_t i = WIDTH; i < KEY_TILE; i += WIDTH) top = maximum(load(scores + i), top);

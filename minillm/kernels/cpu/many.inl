@@ -21,7 +21,7 @@ struct TileBlock {
   int32_t sum[TOKENS];  // Σ codes
 };
 
-// 32 columns of a panel: codes as bytes, and what a code is worth. A value is scale · code + minimum.
+// 32 columns of a panel: codes as bytes, and what they are worth: scale · code + minimum.
 struct PanelBlock {
   alignas(64) uint8_t codes[8][PANEL][4];
   float scale[PANEL];

@@ -25,8 +25,8 @@ namespace minillm {
 // processor's cache, and small, however long a prompt is.
 constexpr int64_t CHUNK_TOKENS = 256;
 
-// Keys of a head that make one piece of the work of a decode step: two batches of attention. Smaller
-// ones keep threads more equally busy, larger ones leave less to join.
+// Keys of a head that make one piece of the work of a decode step: two batches of attention.
+// Smaller ones keep threads more equally busy, larger ones leave less to join.
 constexpr int64_t PIECE = 256;
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -1,4 +1,4 @@
-// The variant that runs everywhere: standard C++ and nothing else. dispatch.h says how variants work.
+// The variant that runs everywhere: standard C++ and nothing else. dispatch.h explains variants.
 #include "attention.h"
 #include "dispatch.h"
 
