@@ -165,15 +165,16 @@ def test_what_the_notebook_says_of_speed(timed):
     def gain(one: str, other: str, field: str) -> float:
         return timed[one][field] / timed[other][field]
 
-    # Claim 25: INT8 nearly halves the time of decode, with a kernel; without one it takes longer.
+    # Claim 25: INT8 halves the time of decode, with a kernel; without one it takes longer.
     for half in ("bfloat16", "float16"):
-        assert 1.6 < gain("int8-embedding", half, "decode_kernel") < 2.1
+        assert 1.7 < gain("int8-embedding", half, "decode_kernel") < 2.3
         assert gain("int8-channel", half, "decode") < 0.5
-    assert 1.2 < gain("int8-channel", "bfloat16", "decode_kernel") < 1.6
+    # With embedding and head in 16 bits there are 1.22 times fewer bytes, not 1.6 times.
+    assert 1.1 < gain("int8-channel", "bfloat16", "decode_kernel") < 1.6
     prefill = timed["int8-embedding"]["prefill_kernel"] / timed["bfloat16"]["prefill"]
     assert 1.4 < prefill < 2
     # Claim 40: 16 bits, for decode with a kernel; for prefill where there are instructions.
-    assert 1.6 < gain("bfloat16", "float32", "decode_kernel") < 2.1
+    assert 1.7 < gain("bfloat16", "float32", "decode_kernel") < 2.3
     assert gain("bfloat16", "float32", "prefill") > 1.3
     assert gain("float16", "float32", "prefill") < 0.5
     # Weights are most of what a step reads, and a cache of so few tokens is little.
