@@ -28,7 +28,7 @@ from tests.browser.talk import Talk
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "streaming.png"
 NAME = "streaming.ipynb"
 CELLS = ("from minillm.course import chat\n\nchat()",)
-QUESTIONS = ("What is the capital of France?", "Write a short story about a lighthouse.")
+QUESTIONS = ("What is gravity?", "Write a short story about a lighthouse.")
 SEED = "0"  # the same answers each time, on one backend
 WORDS = 60  # of the last answer, when the picture is taken
 WIDTH, HEIGHT = 1200, 1400  # the page; the picture ends below the chat
