@@ -24,8 +24,9 @@ from minillm.model import Transformer
 # matrix products are faster.
 FEW_TOKENS = 8
 
-# From so many tokens of a row on, a cache moves to large pages. SmolLM2's of 4,096 tokens took 0.25 s
-# in 16 bits and 0.12 s in 8, once, and a step after that 0.3 ms less (EPYC, 2 threads, 2026-11-30).
+# From so many tokens of a row on, a cache moves to large pages. SmolLM2's of 4,096 tokens took
+# 0.25 s in 16 bits and 0.12 s in 8, once; each step after that took 0.3 ms less (AMD EPYC,
+# 2 threads, 2026-11-30).
 LONG_CACHE = 1024
 
 _importing_process = os.getpid()
