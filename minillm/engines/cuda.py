@@ -25,6 +25,7 @@ from minillm.engines.cuda_step import Places, RopeTables, run_step
 from minillm.engines.cuda_weights import Coded, Weights
 from minillm.engines.graphs import GraphMemory, Recorded
 from minillm.generate import Request
+from minillm.kernels.triton import WIDEST_HEAD_ON_CODES
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.dense import DenseKVCache
 from minillm.kv_cache.quantized import QuantizedKVCache
@@ -187,6 +188,9 @@ class CudaEngine(Engine):
     def _may_reach(self, cache: KVCache, longest: int) -> bool:
         """Whether this engine runs rows of up to `longest` tokens, as far as the cache has room."""
         if not isinstance(cache, DenseKVCache | SlidingKVCache | QuantizedKVCache):
+            return False
+        wide = self.dtype == torch.float32 and self.config.head_dim > WIDEST_HEAD_ON_CODES
+        if wide and isinstance(cache, QuantizedKVCache):
             return False
         storage = storage_of(cache)
         if storage is not None and longest > storage.capacity:

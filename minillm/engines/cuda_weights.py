@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from minillm.config import LayerConfig, ModelConfig
 from minillm.engines.base import Unsupported
 from minillm.engines.cuda_kernels import Kernels
+from minillm.kernels.triton import WIDEST_HEAD, WIDEST_ROW
 from minillm.layers.norm import RMSNorm
 from minillm.model import Block, Transformer
 from minillm.quantization.linear import QuantizedLinear
@@ -118,6 +119,12 @@ class Weights:
             raise Unsupported(f"the embedding is {_kind(table)}; a table of floats is needed")
         if any(layer.experts is not None for layer in config.layers):
             raise Unsupported("the model has a mixture of experts, and a step would depend on it")
+        sizes = config.hidden_size, config.num_attention_heads * config.head_dim
+        if config.head_dim > WIDEST_HEAD or max(sizes) > WIDEST_ROW:
+            raise Unsupported(
+                f"its heads have {config.head_dim} numbers and its rows {max(sizes)}; the kernels "
+                f"take up to {WIDEST_HEAD} and {WIDEST_ROW}"
+            )
         weight = table.weight.detach()
         scale = float(torch.tensor(config.embedding_scale, dtype=weight.dtype))
         head = product(model.lm_head) if hasattr(model, "lm_head") else Dense(weight, None)

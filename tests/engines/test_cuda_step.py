@@ -4,6 +4,7 @@ Where there is a GPU the step is recorded and replayed there. Elsewhere it runs 
 by kernel: with kernels in plain PyTorch, and a few models with Triton's under its interpreter.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -171,6 +172,11 @@ def test_what_it_leaves_to_the_modules():
     assert windowed.forward(torch.zeros_like(three).repeat(1, 2), windowed.new_cache(2, 16)) is None
     dynamic: Any = engine_of(transformer(MODELS["dynamic"]))
     assert dynamic.forward(three, dynamic.new_cache(2, 16)) is None
+    wide = transformer(replace(BASE, head_dim=256))
+    quantized = new_cache(wide.config, 2, 64, kind="int8", device=DEVICE)
+    assert engine_of(wide).forward(one, quantized) is None  # too wide in float32
+    assert quantized.lengths.tolist() == [0, 0]
+    assert engine_of(wide.half()).forward(one, quantized) is not None
 
 
 @torch.no_grad()

@@ -25,6 +25,15 @@ def test_unsupported_models():
         CudaEngine(model, kernels_of("plain"))
 
 
+def test_rows_that_are_too_wide_for_the_kernels():
+    with pytest.raises(Unsupported, match="its heads have 264 numbers and its rows 1056; the ker"):
+        CudaEngine(transformer(replace(BASE, head_dim=264)), kernels_of("plain"))
+    narrow = replace(BASE, num_hidden_layers=1, layers=BASE.layers[:1], intermediate_size=1)
+    wide = replace(narrow, vocab_size=2, hidden_size=16_400, head_dim=2)
+    with pytest.raises(Unsupported, match="its rows 16400; the kernels take up to 256 and 16384"):
+        CudaEngine(transformer(wide), kernels_of("plain"))
+
+
 def test_weights_on_several_devices():
     model = transformer(BASE)
     model.layers[1].to("meta")

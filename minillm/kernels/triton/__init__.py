@@ -11,6 +11,11 @@ import torch
 
 OLDEST_TRITON = (3, 4)  # the first that stores what autotuning has found (`cache_results`)
 OLDEST = (7, 5)  # sm_75, Turing: the first whose tensor cores multiply whole numbers too
+# The most numbers of a row that is normalised, of a head, and of a float32 head beside a cache of
+# codes: more would spill registers.
+WIDEST_ROW = 16_384
+WIDEST_HEAD = 256
+WIDEST_HEAD_ON_CODES = 128
 
 
 def interpreted() -> bool:

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minillm.kernels.triton import interpreted
+from minillm.kernels.triton import WIDEST_HEAD, interpreted
 from minillm.kernels.triton.cache import check_storage, ring_place
 
 HEADS = 16  # query heads of a program: the least number of rows that tensor cores multiply
@@ -215,10 +215,10 @@ def check(q: Tensor, keys: Tensor, lengths: Tensor, window: int | None, sinks: i
     """ValueError for a query, lengths or a window that cannot be meant."""
     B, H, T, D = q.shape
     K = keys.shape[1]
-    if T != 1 or not 0 < D <= 256 or H % K or q.stride(-1) != 1 or not B:
+    if T != 1 or not 0 < D <= WIDEST_HEAD or H % K or q.stride(-1) != 1 or not B:
         raise ValueError(
             f"q has shape {tuple(q.shape)} for {K} key heads; (B, H, 1, D) is needed, with a "
-            "multiple of that for H, D up to 256, and a contiguous last dimension"
+            f"multiple of that for H, D up to {WIDEST_HEAD}, and a contiguous last dimension"
         )
     if lengths.shape != (B,) or lengths.dtype not in (torch.int32, torch.int64):
         raise ValueError(

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minillm.kernels.triton import attention, tensor_cores
+from minillm.kernels.triton import WIDEST_HEAD_ON_CODES, attention, tensor_cores
 from minillm.kernels.triton.attention import HEADS, Parts, attend, dot_type, split_count
 
 TOKENS = 32  # of a block, as in minillm.kv_cache.quantized
@@ -139,8 +139,10 @@ def quantized_decode_attention(
             f"{tuple(values.codes.shape)}; they have to be alike"
         )
     B, H, _, D = q.shape
-    if q.dtype == torch.float32 and D > 128:
-        raise ValueError(f"q is float32 with D = {D}; 128 is the most, more spills registers")
+    if q.dtype == torch.float32 and D > WIDEST_HEAD_ON_CODES:
+        raise ValueError(
+            f"q is float32 with D = {D}; {WIDEST_HEAD_ON_CODES} is the most, more spills registers"
+        )
     K, N = keys.codes.shape[1:3]
     block_d = max(triton.next_power_of_2(D), 16)
     places = (N + 1) * TOKENS
