@@ -17,11 +17,11 @@ def pick_device(device: str | torch.device) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         found = torch.device(device)
-        torch.empty(1, device=found)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=found).item()  # which "meta", where no number is kept, refuses
+    except (RuntimeError, AssertionError, ImportError) as error:
         raise ValueError(
-            f"device {str(device)!r} cannot be used here ({str(error).splitlines()[0]}); "
-            "try auto, cpu, cuda or mps"
+            f"device {str(device)!r} cannot be used here "
+            f"({str(error).splitlines()[0].split('. ')[0]}); try auto, cpu, cuda or mps"
         ) from error
     return found
 

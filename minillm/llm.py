@@ -19,6 +19,7 @@ from minillm.kv_cache import new_cache
 from minillm.kv_cache.base import KVCache
 from minillm.model import Transformer
 from minillm.quantization.scheme import Scheme
+from minillm.quantization.stored import stored_as
 from minillm.sampling import SamplingParams
 from minillm.streaming import GenerationOutput, Job, TextStream
 from minillm.tokenizer import AnyTokenizer, ChatTemplate
@@ -163,7 +164,7 @@ class LLM:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the weights and of the KV cache."""
+        """Type of the weights that are not quantized; of the KV cache, unless `kv_cache` says."""
         return next(self.model.parameters()).dtype
 
     def logits(self, ids: Sequence[int]) -> Tensor:
@@ -247,9 +248,8 @@ class LLM:
 
     def __repr__(self) -> str:
         millions = self.config.num_parameters() / 1e6
-        kind = str(self.dtype).removeprefix("torch.")
-        where = getattr(self.model, "engine", self.device)
-        return f"LLM({self.name!r}, {millions:.1f}M parameters, {kind}, {where})"
+        about = f"{stored_as(self.model)}, {getattr(self.model, 'engine', self.device)}"
+        return f"LLM({self.name!r}, {millions:.1f}M parameters, {about})"
 
     def _ids(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, Tensor):

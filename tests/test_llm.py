@@ -350,6 +350,9 @@ def test_nan_weights_are_an_error_and_not_a_token(smollm2):
     ("arguments", "message"),
     [
         ({"device": "tpu"}, "device 'tpu' cannot be used here"),
+        ({"device": "meta"}, "device 'meta' cannot be used here"),
+        ({"device": "hpu"}, "device 'hpu' cannot be used here"),
+        ({"device": "vulkan"}, r"device 'vulkan' cannot be used here \([^.]*'[^ ]*'[^.]*\); try"),
         ({"dtype": "int8"}, "dtype is 'int8'; allowed are auto, float32, bfloat16, float16"),
         ({"dtype": torch.float64}, "dtype is 'torch.float64'"),
     ],

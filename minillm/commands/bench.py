@@ -29,6 +29,7 @@ from minillm.bench.diagnosis import Phase
 from minillm.bench.roofline import Point, check_picture, plot
 from minillm.commands.options import load, running
 from minillm.llm import LLM
+from minillm.quantization.stored import stored_as
 from minillm.weights.pull import resolve
 
 QUESTIONS = {
@@ -97,6 +98,7 @@ def _about(arguments: argparse.Namespace, llm: LLM) -> dict[str, str]:
     return {
         "model": arguments.model,
         "backend": str(getattr(llm.model, "engine", "torch")),
+        "weights": stored_as(llm.model),
         "dtype": _name(llm.dtype),
         "kv_cache": llm.kv_cache or _name(llm.dtype),
     }

@@ -38,8 +38,8 @@ def test_json_says_what_was_achieved_of_what_is_possible(capsys, tmp_path):
             )
             assert phase_found["knob"] in KNOBS.values()
     assert "cold_start_s" not in found
-    form = [found[name] for name in ("model", "backend", "dtype", "kv_cache")]
-    assert form == ["smollm2", "torch", "float32", "float32"]
+    form = [found[name] for name in ("model", "backend", "weights", "dtype", "kv_cache")]
+    assert form == ["smollm2", "torch", "float32", "float32", "float32"]
     assert picture.stat().st_size > 20_000
 
 

@@ -175,7 +175,7 @@ def test_there_is_room_for_all_that_is_packed(tmp_path, monkeypatch):
 @needs_library
 def test_smollm2_fast_through_the_front_door(capsys):
     llm = LLM.from_pretrained("smollm2", backend="auto")
-    assert "cpu (" in repr(llm)
+    assert "M parameters, Q4_1/Q8_0/float32, cpu (" in repr(llm)
     assert isinstance(llm.model, Accelerated)
     assert isinstance(llm.model.get_submodule("layers.0.mlp.up_proj"), BlockLinear)
     text = llm.generate(PROMPT, FEW).text
