@@ -125,20 +125,31 @@ def test_no_vector_instructions_are_a_warning():
 
 
 @pytest.mark.parametrize(
-    ("no_cuda", "no_kernels", "chosen", "others"),
+    ("device", "no_cuda", "no_kernels", "chosen", "others"),
     [
-        (None, None, "cuda", {"cpu"}),
-        (None, "no compiler", "cuda", {"cpu"}),
-        ("no GPU", None, "cpu", {"cuda"}),
-        ("no GPU", "no compiler", "torch", {"cuda", "cpu"}),
+        ("cuda", None, None, "cuda", {"cpu"}),
+        ("cuda", None, "no compiler", "cuda", {"cpu"}),
+        ("cuda", "no Triton", None, "torch", {"cuda", "cpu"}),
+        ("mps", "no CUDA", None, "torch", {"cuda", "cpu"}),
+        ("cpu", "no GPU", None, "cpu", {"cuda"}),
+        ("cpu", "no GPU", "no compiler", "torch", {"cuda", "cpu"}),
     ],
 )
-def test_the_verdict(no_cuda, no_kernels, chosen, others):
-    found = Checkup({}, [], backends(no_cuda, FAST._replace(why_not=no_kernels)))
+def test_the_verdict(device, no_cuda, no_kernels, chosen, others):
+    found = Checkup({}, [], backends(device, no_cuda, FAST._replace(why_not=no_kernels)))
     assert found.chosen == chosen
     assert {name for name, reason in found.backends.items() if reason} == others
     if no_kernels:
         assert found.backends["cpu"] == no_kernels
+
+
+def test_a_wrong_variant_matters_on_the_processor_alone():
+    wrong = Kernels(None, [], "MINILLM_CPU is 'mmx'", misnamed=True)
+    verdicts = {
+        device: Checkup({}, [], backends(device, "none", wrong)) for device in ("cpu", "mps")
+    }
+    assert verdicts["cpu"].chosen is None
+    assert verdicts["mps"].chosen == "torch"
 
 
 def test_kernels_that_are_switched_off_say_so(monkeypatch):

@@ -105,6 +105,8 @@ def best_seconds(work: Callable[[], object], device: torch.device, runs: int) ->
 def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def read_size(device: torch.device) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from minillm.bench.peaks import available_memory
+from minillm.device import pick_device
 from minillm.doctor import software
 from minillm.doctor.processor import (
     ROOT,
@@ -55,7 +56,7 @@ def checkup() -> Checkup:
     return Checkup(
         facts,
         warnings(runtimes, cpu_quota(), torch.get_num_threads(), kernels),
-        backends(software.why_not_cuda(), kernels),
+        backends(pick_device("auto").type, software.why_not_cuda(), kernels),
     )
 
 
@@ -79,15 +80,16 @@ def warnings(
     return found
 
 
-def backends(no_cuda: str | None, kernels: software.Kernels) -> dict[str, str | None]:
+def backends(device: str, no_cuda: str | None, kernels: software.Kernels) -> dict[str, str | None]:
     """Why each engine would not run here, in the order in which `--backend auto` prefers them.
 
-    no_cuda: why the CUDA engine is out of the question, or None.
+    device: the kind that `--device auto` takes. no_cuda: why the CUDA engine is out of the
+    question, or None.
     """
     no_kernels, no_torch = kernels.why_not, None
-    if no_cuda is None and no_kernels is None:
-        no_kernels = "a GPU is there, and faster (--device cpu asks for the processor)"
-    elif kernels.misnamed:
+    if device != "cpu" and no_kernels is None:
+        no_kernels = f"--device auto takes {device} (--device cpu asks for the processor)"
+    elif device == "cpu" and kernels.misnamed:
         no_torch = "auto ends in an error at such a MINILLM_CPU (--backend torch does not)"
     return {"cuda": no_cuda, "cpu": no_kernels, "torch": no_torch}
 

@@ -56,6 +56,20 @@ def test_the_best_of_all_runs_but_the_first(monkeypatch):
     assert len(calls) == 4
 
 
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_a_gpu_is_waited_for_before_the_clock_is_read(monkeypatch, kind):
+    done: list[str] = []
+    monkeypatch.setattr(f"torch.{kind}.synchronize", lambda *_: done.append("waited"))
+
+    def clock():
+        done.append("clock")
+        return 0.0
+
+    monkeypatch.setattr("time.perf_counter", clock)
+    best_seconds(lambda: done.append("work"), torch.device(kind), 1)
+    assert done == ["work", "waited", "clock", "work", "waited", "clock"]
+
+
 def test_reads_are_timed_more_often_than_products(monkeypatch):
     asked: list[int] = []
 
