@@ -166,7 +166,7 @@ def test_a_storage_of_odd_size_serves_a_batch():
     model = transformer(BASE)
     engine = engine_of(model)
     cache = engine.pool.new_cache(3, 30)
-    cache.storage.rows = 3  # as in the test before; a bucket would have 4
+    cache.storage.rows = 3  # as where memory is short; a bucket would have 4
     logits = prefill(model, prompts([3, 4, 5]), cache)
     requests = [Request(text, SamplingParams(max_new_tokens=4)) for text in prompts([3, 4, 5])]
     assert len(list(engine.decode(cache, logits, requests))) == 12

@@ -19,15 +19,6 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 TOLERANCE = 2e-6
 
 
-@pytest.fixture(params=cpu.variants())
-def variant(request):
-    """Each variant in turn; afterwards the one that was in use."""
-    before = str(cpu.variant())
-    cpu.use(request.param)
-    yield request.param
-    cpu.use(before)
-
-
 def random_groups(rng, bits, N, C, size, dtype):
     """Groups, and what they stand for: (N, C), float64."""
     codes = rng.integers(0, 2**bits, (N, C), dtype=np.uint8)
