@@ -15,9 +15,9 @@ from minillm.course.tool.run import high_water_bytes
 from minillm.kernels import cpu
 from minillm.kernels.cpu import products
 from minillm.kernels.cpu.products import pack_blocks, room
-from minillm.quantization.memory import trim
 
 pytestmark = pytest.mark.skipif(bool(cpu.why_not()), reason=str(cpu.why_not()))
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as Linux counts pages")
 
 
 def blocks(N, C, seed):
@@ -26,6 +26,11 @@ def blocks(N, C, seed):
     codes = torch.randint(-127, 128, (N, C // 32, 32), generator=generator, dtype=torch.int8)
     scale = torch.ones(N, C // 32, 1).half().view(torch.uint8).view(N, C // 32, 2)
     return torch.cat([scale, codes.view(torch.uint8)], dim=-1).view(N, -1), codes.view(N, C)
+
+
+def resident():
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_parts_keep_their_numbers_while_others_come_and_go():
@@ -89,14 +94,25 @@ def test_weights_in_a_room_keep_their_numbers():
                 assert torch.equal(weight.row(last), codes[last].float())
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="as Linux counts pages")
+@linux
+@pytest.mark.parametrize("N", [2_000, 20_000], ids=["shared slabs", "a slab for each"])
+def test_a_model_that_goes_leaves_its_memory_to_the_system(N):
+    """Also where malloc would keep it: below its threshold, with something of others above."""
+    data, _ = blocks(N, 576, 0)
+    torch.ones(7_500_000)  # 30 MB that are freed: malloc's threshold from here on
+    before, weights, others = resident(), [], []
+    for _ in range(160_000 // N):  # 98 MB
+        weights.append(pack_blocks("Q8_0", [data]))
+        others.append(torch.ones(10_000))
+    assert resident() - before > 60e6  # one slab of 16 MB may have been there
+    del weights
+    assert resident() - before < 30e6  # that slab is kept for the next model
+
+
+@linux
 @pytest.mark.parametrize("packs", [False, True])
 def test_a_room_is_given_back(packs):
-    def resident():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
     data, codes = blocks(2_000, 576, 0)
-    trim()  # or what earlier tests freed would be taken again, which is resident already
     before = resident()
     with room(200_000_000):
         end = time.monotonic() + 30
@@ -106,8 +122,13 @@ def test_a_room_is_given_back(packs):
         weights = [pack_blocks("Q8_0", [data]) for _ in range(40)] if packs else []  # 49 MB
     assert all(torch.equal(weight.row(1_999), codes[1_999].float()) for weight in weights)
     del weights
-    trim()  # or it may stay with malloc, for the next who asks
     assert resident() - before < 20e6
+
+
+def test_a_room_that_no_memory_is_left_for_is_no_fault():
+    data, codes = blocks(64, 576, 0)
+    with room(1 << 60):
+        assert torch.equal(pack_blocks("Q8_0", [data]).row(63), codes[63].float())
 
 
 def test_a_room_in_which_something_fails_is_given_back():

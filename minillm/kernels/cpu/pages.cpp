@@ -47,16 +47,37 @@ struct Slab {
 static std::mutex lock;
 static Slab* current = nullptr;
 
-static Slab* new_slab(size_t bytes) {
-  const size_t size = round_up(bytes + LINE, LARGE_PAGE);
-  void* memory = ::operator new(size, std::align_val_t(LARGE_PAGE));
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
+// Aligned to large pages. On Linux it comes from the system itself and goes back there at once:
+// malloc would keep what is freed in the middle of its heap.
+#if defined(__linux__) && MINILLM_SLABS
+static void* take(size_t size) {
+  void* mapped = mmap(nullptr, size + LARGE_PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  const auto start = reinterpret_cast<uintptr_t>(mapped);
+  const size_t before = round_up(start, LARGE_PAGE) - start;
+  uint8_t* memory = static_cast<uint8_t*>(mapped) + before;
+  if (before) munmap(mapped, before);
+  munmap(memory + size, LARGE_PAGE - before);
   madvise(memory, size, MADV_HUGEPAGE);  // advice: without it all works, only slower
-#endif
-  return new (memory) Slab{size, LINE, 0, 0};
+  return memory;
 }
 
-static void drop(Slab* slab) { ::operator delete(slab, std::align_val_t(LARGE_PAGE)); }
+static void give_back(void* memory, size_t size) { munmap(memory, size); }
+#else
+static void* take(size_t size) { return ::operator new(size, std::align_val_t(LARGE_PAGE)); }
+
+static void give_back(void* memory, size_t) {
+  ::operator delete(memory, std::align_val_t(LARGE_PAGE));
+}
+#endif
+
+static Slab* new_slab(size_t bytes) {
+  const size_t size = round_up(bytes + LINE, LARGE_PAGE);
+  return new (take(size)) Slab{size, LINE, 0, 0};
+}
+
+static void drop(Slab* slab) { give_back(slab, slab->size); }
 
 // One of the slab's parts is not in use any more. Whoever calls holds the lock.
 static void release(Slab* slab) {
@@ -133,7 +154,7 @@ void weights_ready() {
 // Puts memory that is in use into large pages. Linux does it at once from 6.1 on, and before that
 // some time later; where it can't, all stays as it is.
 MINILLM_API void mm_in_large_pages(uint8_t* data, int64_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
+#if defined(__linux__)
   constexpr int COLLAPSE = 25;  // MADV_COLLAPSE, which older headers lack
   const size_t start = round_up(reinterpret_cast<uintptr_t>(data), LARGE_PAGE);
   const size_t end = (reinterpret_cast<uintptr_t>(data) + size_t(bytes)) / LARGE_PAGE * LARGE_PAGE;
