@@ -1,8 +1,8 @@
 """A process of its own that says when it reached what, on its way to a first token.
 
 Run by `minillm.bench.cold` as a file, so that nothing is imported before its clock starts. Takes
-{"model": name, "options": {…}, "prompt_ids": [id, …]} as its argument and prints seconds since the
-epoch, by name, as JSON.
+{"model": name, "options": {…}, "prompt_ids": [id, …]} as its argument, with "threads": N where
+PyTorch is to use so many, and prints seconds since the epoch, by name, as JSON.
 """
 
 import json
@@ -14,8 +14,10 @@ def main() -> None:
     """Load the model that was asked for, and give the first token of an answer."""
     reached = {"interpreter": time.time()}
     asked = json.loads(sys.argv[1])
-    import torch  # noqa: F401
+    import torch
 
+    if "threads" in asked:
+        torch.set_num_threads(asked["threads"])
     reached["import torch"] = time.time()
     from minillm import LLM, SamplingParams
 

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         _show_diagnosis(points, possible, _name(llm.dtype))
         if cold:
             _show_cold(cold)
-    if arguments.plot:
+    if arguments.plot is not None:
         about = f"{llm.name}, {processor}, {here['device']}"
         plot(points, possible, about, arguments.plot)
         print(f"roofline: {arguments.plot}", file=sys.stderr)
@@ -76,7 +76,7 @@ def _check(arguments: argparse.Namespace) -> None:
     """ValueError before anything is loaded or measured."""
     if arguments.compare and arguments.window is not None:
         raise ValueError("--compare measures the model as it is; leave --window out")
-    if arguments.plot:
+    if arguments.plot is not None:
         check_picture(arguments.plot)
     at_least(1, prompt_tokens=min(arguments.prompt_tokens), batch_size=min(arguments.batch_sizes))
     at_least(1, runs=arguments.runs)

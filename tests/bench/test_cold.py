@@ -1,9 +1,12 @@
 """From a process's start to its first token: parts that add up, and one line where it fails."""
 
+import json
 import sys
 
 import pytest
+import torch
 
+from minillm.bench import first_token
 from minillm.bench.cold import cold_start, process_parts
 
 PARTS = ["interpreter", "import torch", "import minillm", "load", "first token", "total"]
@@ -22,6 +25,21 @@ def test_parts_add_up(smollm2, record_property):
 def test_a_process_that_fails_says_why(smollm2):
     with pytest.raises(RuntimeError, match=r"the measured process failed: .*dtype is 'int3'"):
         cold_start(str(smollm2), {"dtype": "int3"}, [1], runs=1)
+
+
+def test_the_process_uses_as_many_threads_as_it_is_told(smollm2, monkeypatch, capsys):
+    used: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    asked = {
+        "model": str(smollm2),
+        "options": {"device": "cpu"},
+        "prompt_ids": [1, 2],
+        "threads": 3,
+    }
+    monkeypatch.setattr(sys, "argv", ["first_token.py", json.dumps(asked)])
+    first_token.main()
+    assert used == [3]
+    assert list(json.loads(capsys.readouterr().out)) == PARTS[:-1]
 
 
 def test_no_runs_are_refused():

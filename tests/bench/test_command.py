@@ -67,6 +67,7 @@ def test_the_table_answers_both_questions(capsys):
     ("options", "reason"),
     [
         (["--plot", "roofline.svg"], "'roofline.svg'; a file name that ends in .png is needed"),
+        (["--plot", ""], "--plot is ''; a file name that ends in .png is needed"),
         (["--plot", "/no/folder/x.png"], "'/no/folder/x.png'; that folder does not exist"),
         (["--prompt-tokens", "5,0"], "prompt_tokens is 0; at least 1"),
         (["--batch-sizes", "2,-1"], "batch_size is -1; at least 1"),

@@ -1,9 +1,11 @@
 """`make bench-peers` without its peers: rounds, ratios, targets, workers and the document."""
 
 import argparse
+import json
 import shutil
 import statistics
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +119,20 @@ def test_a_cold_start_may_take_the_import_of_torch_longer():
     assert cold.cold_verdict(found).value == pytest.approx(1.3 / 1.2)
     assert cold.cold_verdict(found).holds
     assert "| minillm | import torch 900 | 1200 |" in cold.cold_table(found)
+
+
+def test_cold_starts_have_the_same_threads_and_take_turns(monkeypatch):
+    asked: list[dict[str, Any]] = []
+
+    def parts(command):
+        asked.append(json.loads(command[-1]))
+        return {"load": float(len(asked)), "total": 1.0}
+
+    monkeypatch.setattr(cold, "process_parts", parts)
+    options: dict[str, Any] = {"backend": "cpu", "threads": 3, "rounds": 2}
+    found = cold.cold_starts(Path("folder"), Path("file"), sys.executable, [1, 2], **options)
+    assert [(x["model"], x["threads"]) for x in asked] == [("folder", 3), ("file", 3)] * 3
+    assert [found[name]["load"] for name in (OURS, LLAMA)] == [4, 5]  # the first round is not one
 
 
 def test_only_the_marked_part_of_the_document_changes(tmp_path):

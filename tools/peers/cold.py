@@ -25,10 +25,10 @@ def cold_starts(
     rounds: int,
 ) -> dict[str, dict[str, float]]:
     """Parts of a cold start by engine, in seconds, medians; the files are in the system's cache."""
-    asked: dict[str, Any] = {"prompt_ids": list(ids)}
+    asked: dict[str, Any] = {"prompt_ids": list(ids), "threads": threads}
     options = {"device": "cpu", "backend": backend}
     ours = json.dumps(asked | {"model": str(model), "options": options})
-    theirs = json.dumps(asked | {"model": str(file), "threads": threads})
+    theirs = json.dumps(asked | {"model": str(file)})
     commands = {
         OURS: [sys.executable, "-P", str(SCRIPT), ours],
         LLAMA: [peers, "-P", str(Path(__file__).with_name("llama_first_token.py")), theirs],
