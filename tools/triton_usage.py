@@ -28,7 +28,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
-from minillm.kernels.triton import attention, cache, linear, mlp, norm, sampling
+from minillm.kernels.triton import CodedTokens, attention, cache, linear, mlp, norm, sampling
 from minillm.kernels.triton import quantized_attention as quantized
 from minillm.kv_cache.groups import channels_per_group
 
@@ -181,8 +181,8 @@ def attention_cases(name: str, D: int, dtype: torch.dtype) -> Iterator[Case]:
         codes, newest = new(B, K, N, 32, D * bits // 8).byte(), new(B, K, 32, D, dtype=dtype)
         per_channel = new(B, K, N, 1, D, dtype=BRAIN)
         per_token = new(B, K, N, 32, D // channels_per_group(D), dtype=BRAIN)
-        k_coded = quantized.Coded(codes, per_channel, per_channel, newest)
-        v_coded = quantized.Coded(codes, per_token, per_token, newest)
+        k_coded = CodedTokens(codes, per_channel, per_channel, newest)
+        v_coded = CodedTokens(codes, per_token, per_token, newest)
         call = partial(quantized.quantized_decode_attention, q, k_coded, v_coded, lengths)
         yield f"attention {name} int{bits}", call
 

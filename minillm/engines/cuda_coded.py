@@ -6,21 +6,12 @@ that these steps are not recorded.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import Tensor
 
+from minillm.kernels.triton import CodedTokens
 from minillm.kv_cache.groups import quantize_kv
 from minillm.kv_cache.quantized import BLOCK, BlockStore, QuantizedKVCache
-
-
-class Codes(NamedTuple):
-    """Keys or values of one layer, see `BlockStore`; newest: the open blocks, (B, K, 32, D)."""
-
-    codes: Tensor
-    scales: Tensor
-    minima: Tensor
-    newest: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +42,13 @@ class CodedPlaces:
                 blocks[self.layer][rows, :, numbers] = codes
             newest[rows] = 0
 
-    def parts(self) -> tuple[Codes, Codes]:
+    def parts(self) -> tuple[CodedTokens, CodedTokens]:
         """What the kernel reads, of keys and of values."""
         return self._codes(self.keys), self._codes(self.values)
 
-    def _codes(self, store: BlockStore) -> Codes:
+    def _codes(self, store: BlockStore) -> CodedTokens:
         codes, scales, minima = (x[self.layer] for x in store.blocks)
-        return Codes(codes, scales, minima, store.open[self.layer])
+        return CodedTokens(codes, scales, minima, store.open[self.layer])
 
 
 def coded_places(cache: QuantizedKVCache) -> list[CodedPlaces]:

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from minillm.config import LayerConfig, ModelConfig
+from minillm.kernels.triton import CodedTokens
 from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.layers.attention import attention, attention_mask
 from tests.kernels.triton_device import DEVICES, EPS, close, random
 
 from minillm.kernels.triton.quantized_attention import (  # isort: skip - after the skip
-    Coded,
     quantized_decode_attention,
 )
 
@@ -45,7 +45,7 @@ def filled(lengths, K, D, dtype, device, **options):
 
 def coded(store):
     codes, scales, minima = store.blocks
-    return Coded(codes[1], scales[1], minima[1], store.open[1])
+    return CodedTokens(codes[1], scales[1], minima[1], store.open[1])
 
 
 def expected(q, returned, window=None, sinks=0):

@@ -6,8 +6,10 @@ before anything imports triton. It is slow, and exact enough to test with.
 """
 
 import importlib.util
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 OLDEST_TRITON = (3, 4)  # the first that stores what autotuning has found (`cache_results`)
 OLDEST = (7, 5)  # sm_75, Turing: the first whose tensor cores multiply whole numbers too
@@ -16,6 +18,20 @@ OLDEST = (7, 5)  # sm_75, Turing: the first whose tensor cores multiply whole nu
 WIDEST_ROW = 16_384
 WIDEST_HEAD = 256
 WIDEST_HEAD_ON_CODES = 128
+
+
+class CodedTokens(NamedTuple):
+    """Keys or values of one layer, as `minillm.kv_cache.quantized.BlockStore` has them.
+
+    codes: (B, K, N, 32, D), uint8, or D/2 bytes of two 4-bit codes each. scales, minima:
+    (B, K, N, 32/t, D/c), bfloat16, where t tokens × c channels share them. newest: (B, K, 32, D),
+    the unfinished block, exact.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    minima: Tensor
+    newest: Tensor
 
 
 def interpreted() -> bool:

@@ -1,31 +1,16 @@
 """Decode attention over a quantized cache: keys and values are decoded in registers, as needed."""
 
 import math
-from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from minillm.kernels.triton import WIDEST_HEAD_ON_CODES, attention, tensor_cores
+from minillm.kernels.triton import WIDEST_HEAD_ON_CODES, CodedTokens, attention, tensor_cores
 from minillm.kernels.triton.attention import HEADS, Parts, attend, dot_type, split_count
 
 TOKENS = 32  # of a block, as in minillm.kv_cache.quantized
-
-
-class Coded(NamedTuple):
-    """Keys or values of one layer, as `minillm.kv_cache.quantized.BlockStore` has them.
-
-    codes: (B, K, N, 32, D), uint8, or D/2 bytes of two 4-bit codes each. scales, minima:
-    (B, K, N, 32/t, D/c), bfloat16, where t tokens × c channels share them. newest: (B, K, 32, D),
-    the unfinished block, exact.
-    """
-
-    codes: Tensor
-    scales: Tensor
-    minima: Tensor
-    newest: Tensor
 
 
 @triton.jit
@@ -115,8 +100,8 @@ def quantized_attention_kernel(
 
 def quantized_decode_attention(
     q: Tensor,
-    keys: Coded,
-    values: Coded,
+    keys: CodedTokens,
+    values: CodedTokens,
     lengths: Tensor,
     scale: float | None = None,
     window: int | None = None,
@@ -163,7 +148,7 @@ def quantized_decode_attention(
     return parts.combine(q)
 
 
-def check(q: Tensor, coded: Coded) -> int:
+def check(q: Tensor, coded: CodedTokens) -> int:
     """The bits of codes that fit q; ValueError for a storage that does not."""
     B, D = q.shape[0], q.shape[3]
     codes, scales, minima, newest = coded
