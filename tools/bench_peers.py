@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # so that `tools` can be imported
+sys.path.insert(0, str(ROOT))  # so that `tools` and `tests` can be imported
 
 import torch  # noqa: E402
 

@@ -247,8 +247,8 @@ def test_where_texts_part_the_gap_is_that_of_float32(llm):
             return found
 
     ids = llm.tokenizer.encode("The sea is wide, and the river finds it in the end. " * 3)
-    (parting,) = scores.partings(Other(), llm, ids)  # type: ignore[arg-type]
-    assert (parting.prompt, parting.after) == (1, 2)
+    (parting,) = scores.parted(Other(), llm, ids)  # type: ignore[arg-type]
+    assert (parting.prompt, parting.place) == (1, 2)
     prompt = list(ids[8:16])
     answer = llm.generate(prompt, SamplingParams(max_new_tokens=3)).token_ids
     row = llm.logits(prompt + answer[:2])[-1]

@@ -6,23 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from minillm import LLM, SamplingParams
+from minillm import LLM
 from minillm.eval import perplexity, read
+from tests.parity.greedy import Parting, greedy, partings
 from tools.peers.report import Verdict
 
 TOKENS = 1024  # of the text that is scored
 COMPARED = 128  # of these, for scores beside scores
 PROMPTS, PROMPT, GREEDY = 8, 32, 64
-
-
-@dataclass(frozen=True, slots=True)
-class Parting:
-    """Where a greedy text leaves float32's: which prompt, after how many tokens, and float32's
-    score of its own token minus that of the other."""
-
-    prompt: int
-    after: int
-    gap: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +44,7 @@ def compare(fast: LLM, reference: LLM, exact: LLM, ids: Sequence[int]) -> Compar
     return Comparison(
         float((fast.logits(passage) - meant).square().mean().sqrt()),
         float((own - meant).square().mean().sqrt()),
-        partings(fast, exact, ids),
+        parted(fast, exact, ids),
         ours_ppl,
         exact_ppl,
     )
@@ -78,30 +69,21 @@ def shaken(llm: LLM, by: float = 1e-6) -> Iterator[None]:
             norm.weight = weight
 
 
-def partings(fast: LLM, exact: LLM, ids: Sequence[int]) -> list[Parting]:
-    """Greedy continuations of passages of the text, by both, as one batch each."""
+def parted(fast: LLM, exact: LLM, ids: Sequence[int]) -> list[Parting]:
+    """Where greedy continuations of passages of the text leave those of the exact model."""
     prompts = [list(ids[i * PROMPT : (i + 1) * PROMPT]) for i in range(PROMPTS)]
-    params = SamplingParams(max_new_tokens=GREEDY, ignore_eos=True)
-    both = [[out.token_ids for out in llm.generate(prompts, params)] for llm in (exact, fast)]
-    found = []
-    for number, (theirs, mine) in enumerate(zip(*both, strict=True)):
-        same = next((i for i in range(GREEDY) if theirs[i] != mine[i]), None)
-        if same is not None:
-            scores = exact.logits(prompts[number] + theirs[:same])[-1]
-            gap = float(scores[theirs[same]] - scores[mine[same]])
-            found.append(Parting(number, same, gap))
-    return found
+    return partings(exact, prompts, *(greedy(llm, prompts, GREEDY) for llm in (exact, fast)))
 
 
 def scores_text(found: Comparison) -> str:
     """The comparison as Markdown."""
-    parted = "; ".join(f"after {p.after} tokens, gap {p.gap:.3f}" for p in found.partings)
+    places = "; ".join(f"after {p.place} tokens, gap {p.gap:.3f}" for p in found.partings)
     return (
         f"The engine's scores are {found.rms:.3f} from PyTorch's on the same blocks, root mean "
         f"square; PyTorch's own are {found.own_rms:.3f} from themselves when weights change in the "
         f"seventh digit. Of {PROMPTS} greedy texts of {GREEDY} tokens, "
         f"{PROMPTS - len(found.partings)} are float32's to the end; the others part from it where "
-        f"its two best are close: {parted or 'none'}. Perplexity {found.perplexity:.3f}, in "
+        f"its two best are close: {places or 'none'}. Perplexity {found.perplexity:.3f}, in "
         f"float32 {found.in_float32:.3f}."
     )
 
