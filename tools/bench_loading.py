@@ -148,6 +148,8 @@ def main() -> None:
     if arguments.child:
         print(json.dumps(asdict(load(*arguments.child))))
         return
+    if arguments.runs < 1:
+        parser.error(f"--runs is {arguments.runs}; at least 1 is needed")
     names, engines = engines_of(resolve(arguments.model))
     for dtype in DTYPES:
         print("\n".join(table(names, measure(engines, dtype, arguments.runs), dtype)), flush=True)
