@@ -2,7 +2,7 @@
 // and what runs where none of them does.
 
 // Tokens at once: straight from packed weights, and from unpacked ones.
-constexpr int TILE = 4, TOKENS = 4;
+constexpr int TILE = 2, TOKENS = 12;
 
 // 32 values as codes; returns their scale. A block with NaN or infinity has a scale that is not
 // finite and codes of 0, so that every product with it becomes NaN.
@@ -24,64 +24,71 @@ static inline float quantize_block(const float* x, int8_t* codes, int32_t* sum) 
   return scale;
 }
 
+static inline void read_halves(const uint8_t* from, float* to) {
+  float16 halves[PANEL];
+  std::memcpy(halves, from, sizeof halves);
+  for (int r = 0; r < PANEL; r++) to[r] = to_float(halves[r]);
+}
+
 // Scales and minima of a group's 16 rows, out of its head.
 static inline void read_head(const Weight& w, const uint8_t* head, float* scale, float* minimum) {
   const uint8_t* offsets = head + PANEL * (w.wide_scales ? 4 : 2);
+  if (w.wide_scales) {
+    std::memcpy(scale, head, PANEL * sizeof(float));
+  } else {
+    read_halves(head, scale);
+  }
+  if (w.offset == Offset::MINIMA) return read_halves(offsets, minimum);
   for (int r = 0; r < PANEL; r++) {
-    float16 narrow;
-    if (w.wide_scales) {
-      std::memcpy(scale + r, head + 4 * r, 4);
-    } else {
-      std::memcpy(&narrow, head + 2 * r, 2);
-      scale[r] = to_float(narrow);
-    }
-    if (w.offset == Offset::MINIMA) {
-      std::memcpy(&narrow, offsets + 2 * r, 2);
-      minimum[r] = to_float(narrow);
-    } else {
-      const int zero = w.offset == Offset::ZEROS ? offsets[r] : 0;
-      minimum[r] = scale[r] * -float(zero + w.fixed_zero);
-    }
+    const int zero = w.offset == Offset::ZEROS ? offsets[r] : 0;
+    minimum[r] = scale[r] * -float(zero + w.fixed_zero);
   }
 }
 
-// Products of word q's codes with the activations' bytes: lane 4r + i is row r, column i of 4.
-// Written for the compiler's own vectors: no lane needs another, and 16 bits hold 8 products of
-// 4-bit codes, 8 · 15 · 127 = 15,240. Those of 8-bit codes need 32.
-template <typename Sum>
-static inline void add_word(const int8_t* codes, const int8_t* x, Sum* sums) {
-  int8_t repeated[4 * PANEL];
-  for (int r = 0; r < PANEL; r++) std::memcpy(repeated + 4 * r, x, 4);
-  for (int i = 0; i < 4 * PANEL; i++) sums[i] = Sum(sums[i] + Sum(codes[i]) * Sum(repeated[i]));
+// The code in lane `at` of word q: lane 4r + i is row r, column i of the word's four.
+template <int BITS>
+static inline int16_t code_at(const uint8_t* block, int q, int at) {
+  if (BITS == 8) return int8_t(block[64 * q + at]);
+  return q < 4 ? block[64 * q + at] & 15 : block[64 * (q - 4) + at] >> 4;
 }
 
-// The four lanes of each row, summed.
-template <typename Sum>
-static inline void add_lanes(const Sum* lanes, int32_t* sums) {
-  for (int r = 0; r < PANEL; r++) {
-    sums[r] = 0;
-    for (int i = 4 * r; i < 4 * r + 4; i++) sums[r] += lanes[i];
-  }
-}
-
-// Σ code · xcode over a block of 32 columns, for each of a panel's rows.
+// Σ code · xcode over a block of 32 columns, for each of a panel's rows. Written for a compiler's
+// own vectors: no lane needs another until the end, and 16 bits hold 8 products of 4-bit codes,
+// 8 · 15 · 127 = 15,240, or 2 of 8-bit ones, 2 · 128 · 127 = 32,512.
 template <int BITS>
 static inline void block_sums(const uint8_t* block, const int8_t* x, int32_t* sums) {
-  if (BITS == 8) {
-    int32_t lanes[4 * PANEL] = {};
-    const auto* codes = reinterpret_cast<const int8_t*>(block);
-    for (int q = 0; q < 8; q++) add_word(codes + 64 * q, x + 4 * q, lanes);
-    return add_lanes(lanes, sums);
+  constexpr int PRODUCTS = BITS == 4 ? 8 : 2;
+  int16_t repeated[8][16];
+  for (int q = 0; q < 8; q++) {
+    for (int i = 0; i < 16; i++) repeated[q][i] = x[4 * q + i % 4];
   }
-  int16_t lanes[4 * PANEL] = {};
-  for (int q = 0; q < 4; q++) {
-    int8_t first[4 * PANEL], second[4 * PANEL];
-    for (int i = 0; i < 4 * PANEL; i++) first[i] = int8_t(block[64 * q + i] & 15);
-    for (int i = 0; i < 4 * PANEL; i++) second[i] = int8_t(block[64 * q + i] >> 4);
-    add_word(first, x + 4 * q, lanes);
-    add_word(second, x + 4 * q + 16, lanes);
+  int32_t lanes[4 * PANEL];
+  for (int v = 0; v < 4; v++) {
+    for (int i = 0; i < 16; i++) {
+      int32_t lane = 0;
+      for (int q = 0; q < 8; q += PRODUCTS) {
+        int16_t narrow = 0;
+        for (int p = q; p < q + PRODUCTS; p++) {
+          narrow = int16_t(narrow + code_at<BITS>(block, p, 16 * v + i) * repeated[p][i]);
+        }
+        lane += narrow;
+      }
+      lanes[16 * v + i] = lane;
+    }
   }
-  add_lanes(lanes, sums);
+  for (int r = 0; r < PANEL; r++) {
+    sums[r] = (lanes[4 * r] + lanes[4 * r + 1]) + (lanes[4 * r + 2] + lanes[4 * r + 3]);
+  }
+}
+
+// out (16,) += what the sums of a block are worth, for a token whose own codes sum to `total`.
+static inline void add_products(const float* scale, const float* minimum, const int32_t* sums,
+                                float xscale, int32_t total, float* out) {
+  float products[PANEL];  // of its own: were it `out`, a compiler could not tell it from `scale`
+  for (int r = 0; r < PANEL; r++) {
+    products[r] = scale[r] * float(sums[r]) + minimum[r] * float(total);
+  }
+  for (int r = 0; r < PANEL; r++) out[r] += xscale * products[r];
 }
 
 // One panel of 16 rows times the first T tokens: out (T, 16).
@@ -99,10 +106,7 @@ static void panel_product(const Weight& w, const uint8_t* panel, const Activatio
       const int64_t at = t * blocks + b;
       int32_t sums[PANEL];
       block_sums<BITS>(block, x.codes + at * BLOCK, sums);
-      for (int r = 0; r < PANEL; r++) {
-        const float product = scale[r] * float(sums[r]) + minimum[r] * float(x.sums[at]);
-        out[t * PANEL + r] += x.scales[at] * product;
-      }
+      add_products(scale, minimum, sums, x.scales[at], x.sums[at], out + t * PANEL);
     }
   }
 }
