@@ -14,11 +14,32 @@ from minillm.course import check
 from minillm.course.checks import kernels08
 from minillm.course.checks.kit import Value
 from minillm.course.checks.nb08 import EXERCISES
+from minillm.layers import norm
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )
 CASE = (*kernels08.rows(2, 24, 1.0, 0), 1e-5)
+
+
+@pytest.mark.parametrize(("rows", "width", "size"), [(2, 24, 1.0), (1, 32, 300.0)])
+def test_the_right_norm_is_that_of_the_layers(rows, width, size):
+    x, residual, weight = kernels08.rows(rows, width, size, seed=3)
+    found = kernels08.run_add_norm(kernels08.add_norm, x, residual, weight, 1e-5)
+    total = x + residual
+    assert torch.equal(found["sum"], total.float())
+    torch.testing.assert_close(
+        found["out"], norm.rms_norm(total, weight, 1e-5).float(), rtol=2e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(("N", "C", "group"), [(3, 24, 8), (1, 20, 4)])
+def test_the_right_product_is_that_of_the_weights(N, C, group):
+    x, codes, scales, zeros = kernels08.weights(N, C, group, seed=3)
+    found = kernels08.run_int4_dot(kernels08.int4_dot, x, codes, scales, zeros, group)
+    columns = torch.arange(C) // group
+    weight = (codes.double() - zeros[:, columns]) * scales[:, columns]
+    torch.testing.assert_close(found.double(), weight @ x.double(), rtol=1e-5, atol=1e-4)
 
 
 @needs_triton

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from minillm.course.triton_here import DEVICE, tl, triton
-from minillm.kernels.reference import dequantize
 from minillm.quantization.int4 import pack_nibbles
 
 Block = Any
@@ -178,11 +177,6 @@ def run_int4_dot(
     block = triton.next_power_of_2(C // 2)
     _launch(answer, N, *given, y, C, GROUP=group, BLOCK=block)
     return y.cpu()
-
-
-def right_int4_dot(x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
-    """What the kernel of 08.int4_dot computes: x · dequantize(codes)ᵀ, (N,)."""
-    return dequantize(codes, scales, zeros) @ x
 
 
 def _launch(answer: Any, count: int, *arguments: Any, **constants: Any) -> None:
