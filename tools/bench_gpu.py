@@ -1,6 +1,6 @@
 """Measure the CUDA engine beside transformers and torch.compile, on random weights.
 
-    python tools/bench_gpu.py                                   # all shapes (a quarter of an hour)
+    python tools/bench_gpu.py                                   # all shapes
     python tools/bench_gpu.py --write                           # and into docs/benchmarks.md
     python tools/bench_gpu.py --shapes Llama-2-7B --json gpu.json --markdown gpu.md
     python tools/bench_gpu.py --smoke                           # whether it runs, on any machine

@@ -32,9 +32,6 @@ from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.kv_cache.sliding import SlidingKVCache
 from minillm.model import Transformer
 
-# Rows up to which a product with coded weights is left to the kernel that reads each weight once.
-FEW_ROWS = 64
-
 
 class CudaEngine(Engine):
     """Runs steps of one new token per row, and prompts from their beginnings.
@@ -115,9 +112,9 @@ class CudaEngine(Engine):
             return storage.hidden[:B, None].clone()
 
     def logits(self, hidden: Tensor) -> Tensor | None:
-        """As `Transformer.logits`: None, but for a head of coded weights and few rows."""
+        """As `Transformer.logits`: None, but for a head of coded weights."""
         rows = hidden.flatten(0, -2)
-        if not isinstance(self.weights.head, Coded) or not 0 < len(rows) <= FEW_ROWS:
+        if not isinstance(self.weights.head, Coded) or not len(rows):
             return None
         with torch.no_grad(), self.on_device():
             return self.weights.head(rows, self.kernels).view(*hidden.shape[:-1], -1)

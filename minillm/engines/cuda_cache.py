@@ -1,8 +1,8 @@
 """Storage of KV caches that outlives them, so that a graph recorded on it serves later requests.
 
 A CUDA graph holds addresses. Were the storage of every request its own, every request would record
-its own graphs, for about a second. So storage goes back to a pool when its cache is gone, and the
-next request that fits gets it, together with its graphs.
+its own graphs before it could replay any. So storage goes back to a pool when its cache is gone,
+and the next request that fits gets it, together with its graphs.
 """
 
 import weakref

@@ -86,7 +86,7 @@ class Rows:
 
         A draw depends on the row's seed, the position that the token will have, and its scores, and
         on nothing else: no neighbour and no order of steps disturbs it. Where all rows are greedy
-        nothing is sorted: on a small model that takes as long as the step.
+        nothing is sorted: the highest score is enough.
         """
         B, scores = len(scores), scores.float()
         if self.greedy:

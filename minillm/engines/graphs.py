@@ -1,7 +1,8 @@
 """CUDA graphs: what a function launches, recorded once and sent to the GPU as a whole.
 
-A decode step of L layers is some ten kernels per layer. Each launch costs the CPU about as long as
-a small model's kernel takes on the GPU, which then waits; a replayed graph costs one launch.
+A decode step of L layers is some ten kernels per layer, and each launch costs the CPU time. Where
+the GPU is done with a kernel before the next one is launched, it waits; a replayed graph costs one
+launch.
 """
 
 import warnings

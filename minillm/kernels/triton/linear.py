@@ -17,9 +17,9 @@ def quantized_linear(
 ) -> Tensor:
     """A linear layer over quantized weights: x · dequantize(codes)ᵀ + bias.
 
-    One token and up to 16 have a kernel each. For more tokens the weights are read so seldom that
-    decoding them first and leaving the product to PyTorch is the faster way; so it is done too for
-    4-bit codes in groups of an odd number of columns, which share bytes.
+    One token and up to 16 have a kernel each. For more, which share the work of decoding, the
+    weights are decoded first and the product is left to PyTorch; so it is done too for 4-bit codes
+    in groups of an odd number of columns, which share bytes.
 
     Arguments and result: as of `minillm.kernels.reference.quantized_linear`. Raises ValueError for
     parts that do not fit together.
