@@ -17,6 +17,7 @@ from minillm.engines.cpu_tokens import Tables, Tokens
 from minillm.kernels import cpu
 from minillm.kv_cache.base import KVCache
 from minillm.kv_cache.dense import DenseKVCache
+from minillm.kv_cache.quantized import QuantizedKVCache
 from minillm.kv_cache.sliding import SlidingKVCache
 from minillm.model import Transformer
 
@@ -205,10 +206,12 @@ class CpuEngine(Engine):
 
 
 def _advance(cache: KVCache, counts: Sequence[int], T: int) -> Tensor:
-    """`cache.advance`, without what only `cache.update` asks for: a fiftieth of a decode step."""
+    """`cache.advance`, without what only `cache.update` asks for: up to a tenth of a decode step."""
     plain = T == 1 and all(count == 1 for count in counts) and len(counts) == len(cache.lengths)
-    if not plain or type(cache) is not DenseKVCache or cache.lengths.max() >= cache.capacity:
+    if not plain or not isinstance(cache, DenseKVCache | QuantizedKVCache):
         return cache.advance(counts, T)
+    if cache.lengths.max() >= cache.capacity:
+        return cache.advance(counts, T)  # it says what is wrong
     positions = cache.lengths[:, None]
     cache.lengths = cache.lengths + 1
     return positions

@@ -44,47 +44,24 @@ static inline vec float_at(const float* x, int64_t d, int64_t D) {
   else return load_some(x + d, D - d);
 }
 
-// Asks for the row that comes so many rows later, while there is still work to do until then. The
-// processor guesses too, but begins anew with each batch and each page.
-constexpr int64_t AHEAD = 48;
-static inline void ask_for(const uint8_t* row, int64_t bytes) {
+// Asks memory for what is read soon, while there is still work to do until then: the processor
+// guesses too, but begins anew with each batch and each page. Behind the last row this is in vain,
+// and does no harm. CACHE: 2 for the second-level cache, 3 for what has room in the first.
+template <int CACHE = 2>
+static inline void ask_for(const void* at, int64_t bytes) {
 #if defined(__GNUC__)
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + AHEAD * bytes + i, 0, 2);
+  const auto* line = static_cast<const uint8_t*>(at);
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(line + i, 0, CACHE);
+#else
+  (void)at, (void)bytes;
 #endif
 }
-
-// Asks for the rows of the batch that comes next, keys first, a few at a time while this one is
-// worked on: memory then has work in every part of a batch, and a whole batch's time to do it. What
-// lies behind the last batch is asked for in vain; nothing is read there.
-template <typename Source>
-class Ahead {
- public:
-  Ahead(const Batch& batch, int64_t D)
-      : row(Source::row_bytes(D)), keys(batch.keys + BATCH * row), values(batch.values) {}
-  void ask(int64_t rows) {
-#if defined(__GNUC__)
-    for (int64_t i = 0; i < rows; i++, asked++) {
-      const uint8_t* at = (asked < BATCH ? keys : values) + asked * row;
-      for (int64_t b = 0; b < row; b += 64) __builtin_prefetch(at + b, 0, 2);
-    }
-#endif
-  }
-
- private:
-  const int64_t row;
-  const uint8_t *keys, *values;
-  int64_t asked = 0;
-};
-
-// Where the processor's own guesses are as good.
-struct Unasked {
-  void ask(int64_t) {}
-};
+constexpr int64_t AHEAD = 48;  // rows, where keys and values are numbers
 
 // Scores of N heads, from head `first` of the part on, become weights. Where one of them is the
 // highest so far, what was summed before shrinks: by shrunk[h].
-template <int N, typename Next>
-static void weigh(Batch& batch, int64_t first, const Part& part, float* shrunk, Next& ahead) {
+template <int N>
+static void weigh(Batch& batch, int64_t first, const Part& part, float* shrunk) {
   vec top[N], added[N], base[N];
   for (int h = 0; h < N; h++) {
     top[h] = load(batch.weight[h]);
@@ -108,7 +85,6 @@ static void weigh(Batch& batch, int64_t first, const Part& part, float* shrunk, 
       store(batch.weight[h] + i, x);
       added[h] = add(added[h], x);
     }
-    ahead.ask(2);
   }
   for (int h = 0; h < N; h++) {
     float& total = part.total[first + h];

@@ -87,8 +87,7 @@ static void attend_codes(Batch& batch, const float* q, int64_t first, int64_t D,
     const int64_t block = i / BLOCK * D;
     score_block<Source, N>(batch, q + first * D, D, key_scales + block, key_minima + block, i);
   }
-  Unasked ahead;
-  weigh<N>(batch, first, part, shrunk, ahead);
+  weigh<N>(batch, first, part, shrunk);
   mix_codes<Source, N>(batch, shrunk, part.mixed + first * D, channels, D);
 }
 

@@ -1,20 +1,90 @@
 // Scores of keys that are codes, in whole numbers (attention_integers.inl).
 
-// A query times a block's scales, as the keys are multiplied: vectors j = 0 … 3 for each row.
-template <int F>
+// N queries times the scales of a batch's blocks, by block, as bytes of channels in their order.
+template <int N, int F>
 struct Query {
-  ints high[F][4], low[F][4];
+  alignas(64) int8_t high[BATCH / BLOCK][N][F * ROW], low[BATCH / BLOCK][N][F * ROW];
+  float constant[N][WIDTH];  // q · minimum, by block
+  float unit[N];
 };
 
-// Vector j holds in its l-th 128 bits four times the quad of channels 4·(4·l + j) …
-static inline void spread(ints x, ints* y) {
-  const ints first = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+// Vector j: of 64 numbers those at 4·i + order[j], as `split` puts the four of them side by side.
+static inline ints every_fourth(int j) {
+  const ints i = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  constexpr int order[4] = {0, 2, 1, 3};
+  return _mm512_add_epi32(_mm512_slli_epi32(i, 2), _mm512_set1_epi32(order[j]));
+}
+static inline void load_fourths(const float* x, vec* y) {
   for (int j = 0; j < 4; j++) {
-    y[j] = _mm512_permutexvar_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(4 * j)), x);
+    const ints at = every_fourth(j);
+    const vec low = _mm512_permutex2var_ps(load(x), at, load(x + WIDTH));
+    const vec high = _mm512_permutex2var_ps(load(x + 2 * WIDTH), at, load(x + 3 * WIDTH));
+    y[j] = _mm512_mask_blend_ps(0xff00, low, high);
+  }
+}
+static inline void load_fourths(const uint16_t* x, vec* y) {
+  const ints a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 32);
+  for (int j = 0; j < 4; j++) {
+    const ints at = _mm512_slli_epi32(every_fourth(j), 16);
+    y[j] = _mm512_castsi512_ps(_mm512_maskz_permutex2var_epi16(0xaaaaaaaa, a, at, b));
   }
 }
 
-// Of four keys: vector j holds in its l-th 128 bits the quad of channels 4·(4·l + j) … of each.
+template <int N, int F>
+static void scale_queries(const Batch& batch, const float* q, Query<N, F>& to) {
+  constexpr int64_t D = F * ROW, BLOCKS = BATCH / BLOCK;
+  vec scaled[BLOCKS][N][F][4], constant[N][BLOCKS], x[N][F][4];
+  vec most[N];
+  for (int h = 0; h < N; h++) {
+    most[h] = zero();
+    for (vec& sum : constant[h]) sum = zero();
+    for (int f = 0; f < F; f++) load_fourths(q + h * D + f * ROW, x[h][f]);
+  }
+  const int64_t blocks = batch.size / BLOCK;
+  for (int64_t b = 0; b < blocks; b++) {
+    ask_for<3>(batch.key_scales + (BLOCKS + b) * D, 2 * D);
+    ask_for<3>(batch.key_minima + (BLOCKS + b) * D, 2 * D);
+    for (int f = 0; f < F; f++) {
+      vec scale[4], least[4];
+      load_fourths(batch.key_scales + b * D + f * ROW, scale);
+      load_fourths(batch.key_minima + b * D + f * ROW, least);
+      for (int h = 0; h < N; h++) {
+        for (int j = 0; j < 4; j++) {
+          const vec y = mul(x[h][f][j], scale[j]);
+          scaled[b][h][f][j] = y;
+          most[h] = larger(most[h], y);
+          constant[h][b] = fma(x[h][f][j], least[j], constant[h][b]);
+        }
+      }
+    }
+  }
+  for (int h = 0; h < N; h++) {
+    const vec four = fold(constant[h]), all[4] = {four, four, four, four};
+    store(to.constant[h], sums(all));
+    const float top = highest(most[h]);
+    to.unit[h] = top / LARGEST;
+    const vec units = set1(LARGEST / top);
+    for (int64_t b = 0; b < blocks; b++) {
+      for (int f = 0; f < F; f++) {
+        const Split s = split(scaled[b][h][f], units);
+        _mm512_store_si512(to.high[b][h] + f * ROW, s.high);
+        _mm512_store_si512(to.low[b][h] + f * ROW, s.low);
+      }
+    }
+  }
+}
+
+// From vectors j with 128 bits l to vectors l with 128 bits j.
+static inline void transpose(ints* x) {
+  const ints a = _mm512_shuffle_i32x4(x[0], x[1], 0x44), b = _mm512_shuffle_i32x4(x[2], x[3], 0x44);
+  const ints c = _mm512_shuffle_i32x4(x[0], x[1], 0xee), d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
+  x[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+  x[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
+  x[2] = _mm512_shuffle_i32x4(c, d, 0x88);
+  x[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
+}
+
+// Of four keys: vector j holds in its l-th 128 bits the channels 16·l + 4·j … of each.
 template <typename Source>
 static inline void quads_of(const uint8_t* keys, int64_t row, int64_t d, ints* y) {
   ints x[4];
@@ -27,103 +97,43 @@ static inline void quads_of(const uint8_t* keys, int64_t row, int64_t d, ints* y
   y[3] = _mm512_unpackhi_epi64(c, d_);
 }
 
-// total[h]: of four keys with query h. Number k of each 128 bits is a part of what key k gives.
+// Of 16 keys: vector c holds the channels 4·c … 4·c + 3 of each.
+template <typename Source>
+static inline void all_quads_of(const uint8_t* keys, int64_t row, int64_t d, ints* y) {
+  ints four[4][4];
+  for (int k = 0; k < 4; k++) quads_of<Source>(keys + 4 * k * row, row, d, four[k]);
+  for (int j = 0; j < 4; j++) {
+    ints x[4] = {four[0][j], four[1][j], four[2][j], four[3][j]};
+    transpose(x);
+    for (int l = 0; l < 4; l++) y[4 * l + j] = x[l];
+  }
+}
+
+// -infinity behind the last key. Meanwhile the keys of the batch that comes next are asked for.
 template <typename Source, int N, int F>
-static inline void score_four(const uint8_t* keys, const Query<F>* q, ints* total) {
-  ints quads[F][4];
-  for (int h = 0; h < N; h++) total[h] = _mm512_setzero_si512();
-  for (int f = 0; f < F; f++) {
-    quads_of<Source>(keys, Source::row_bytes(F * ROW), f * ROW, quads[f]);
-    for (int h = 0; h < N; h++) {
-      for (int j = 0; j < 4; j++) {
-        dot(total[h], quads[f][j], q[h].high[f][j]);
-      }
-    }
-  }
-  for (int h = 0; h < N; h++) {
-    total[h] = _mm512_slli_epi32(total[h], 8);
-    for (int f = 0; f < F; f++) {
-      for (int j = 0; j < 4; j++) {
-        dot(total[h], quads[f][j], q[h].low[f][j]);
-      }
-    }
-  }
-}
-
-// The sums over the four 128 bits of four such vectors, side by side: one for each of 16 keys.
-static inline ints sums(ints a, ints b, ints c, ints d) {
-  const ints ab =
-      _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
-  const ints cd =
-      _mm512_add_epi32(_mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xee));
-  return _mm512_add_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
-}
-
-// N queries times the scales of the blocks of a batch, and times their minima.
-template <int N, int64_t D>
-struct Scaled {
-  float q[N][BATCH / BLOCK][D];
-  float constant[N][WIDTH];  // q · minimum, by block
-  float unit[N], units[N];   // of q · scale, and how many are 1
-};
-
-template <int N, int64_t D>
-static void scale_queries(const Batch& batch, const float* q, Scaled<N, D>& to) {
-  vec constant[N][BATCH / BLOCK];
-  ints most[N];
-  for (int h = 0; h < N; h++) {
-    most[h] = _mm512_setzero_si512();
-    for (vec& x : constant[h]) x = zero();
-  }
-  for (int64_t b = 0; b < batch.size / BLOCK; b++) {
-    for (int64_t d = 0; d < D; d += WIDTH) {
-      const vec scale = load(reinterpret_cast<const bfloat16*>(batch.key_scales + b * D + d));
-      const vec least = load(reinterpret_cast<const bfloat16*>(batch.key_minima + b * D + d));
-      for (int h = 0; h < N; h++) {
-        const vec x = load(q + h * D + d), scaled = mul(x, scale);
-        store(to.q[h][b] + d, scaled);
-        most[h] = larger(most[h], scaled);
-        constant[h][b] = fma(x, least, constant[h][b]);
-      }
-    }
-  }
-  for (int h = 0; h < N; h++) {
-    const vec four = fold(constant[h]), all[4] = {four, four, four, four};
-    store(to.constant[h], sums(all));
-    const float top = largest(most[h]);
-    to.unit[h] = top / LARGEST;
-    to.units[h] = LARGEST / top;
-  }
-}
-
-// -infinity behind the last key.
-template <typename Source, int N, int F>
-static void score_integers(Batch& batch, const float* q, Ahead<Source>& ahead) {
+static void score_integers(Batch& batch, const float* q) {
   constexpr int64_t D = F * ROW, row = Source::row_bytes(D);
-  Scaled<N, D> scaled;
-  scale_queries<N, D>(batch, q, scaled);
-  for (int64_t b = 0; b < batch.size / BLOCK; b++) {
-    Query<F> query[N];
-    for (int h = 0; h < N; h++) {
-      for (int f = 0; f < F; f++) {
-        vec x[4];
-        for (int j = 0; j < 4; j++) x[j] = load(scaled.q[h][b] + f * ROW + j * WIDTH);
-        const Split s = split(x, set1(scaled.units[h]));
-        spread(s.high, query[h].high[f]);
-        spread(s.low, query[h].low[f]);
+  Query<N, F> query;
+  scale_queries<N, F>(batch, q, query);
+  for (int64_t i = 0; i < batch.size; i += WIDTH) {
+    const int64_t b = i / BLOCK;
+    ints high[N], low[N];
+    for (int h = 0; h < N; h++) high[h] = low[h] = _mm512_setzero_si512();
+    for (int f = 0; f < F; f++) {
+      ints quads[16];
+      all_quads_of<Source>(batch.keys + i * row, row, f * ROW, quads);
+      for (int c = 0; c < 16; c++) {
+        if (f == 0) ask_for(batch.keys + (BATCH + i + c) * row, row);
+        for (int h = 0; h < N; h++) {
+          dot(high[h], quads[c], query.high[b][h] + f * ROW + 4 * c);
+          dot(low[h], quads[c], query.low[b][h] + f * ROW + 4 * c);
+        }
       }
     }
-    for (int64_t i = b * BLOCK; i < (b + 1) * BLOCK; i += WIDTH) {
-      ints total[4][N];
-      for (int k = 0; k < 4; k++) {
-        ahead.ask(3);
-        score_four<Source, N, F>(batch.keys + (i + 4 * k) * row, query, total[k]);
-      }
-      for (int h = 0; h < N; h++) {
-        const ints sum = sums(total[0][h], total[1][h], total[2][h], total[3][h]);
-        const vec unit = set1(scaled.unit[h]);
-        store(batch.weight[h] + i, fma(_mm512_cvtepi32_ps(sum), unit, set1(scaled.constant[h][b])));
-      }
+    for (int h = 0; h < N; h++) {
+      const ints sum = _mm512_add_epi32(_mm512_slli_epi32(high[h], 8), low[h]);
+      const vec unit = set1(query.unit[h]);
+      store(batch.weight[h] + i, fma(_mm512_cvtepi32_ps(sum), unit, set1(query.constant[h][b])));
     }
   }
   for (int h = 0; h < N; h++) {

@@ -7,31 +7,30 @@ struct SplitWeights {
   float unit, least;
 };
 
-template <typename Source, int N>
+template <int N>
 static void split_weights(const Batch& batch, int64_t group, int64_t groups,
-                                 SplitWeights (*to)[2], int g, Ahead<Source>& ahead) {
+                          SplitWeights (*to)[2], int g) {
   float scale[BATCH], minimum[BATCH];
   read_scales(batch.scales, batch.count, batch.size, group, groups, scale);
   read_scales(batch.minima, batch.count, batch.size, group, groups, minimum);
-  vec x[N][BATCH / WIDTH], total[N];
-  ints most[N];
-  for (int h = 0; h < N; h++) {
-    total[h] = zero();
-    most[h] = _mm512_setzero_si512();
-  }
+  vec x[N][BATCH / WIDTH], total[N], most[N];
+  for (int h = 0; h < N; h++) total[h] = most[h] = zero();
   for (int64_t i = 0; i < BATCH / WIDTH; i++) {
+    if (group == 0) {  // for the batch that comes next
+      ask_for<3>(batch.scales + (BATCH + i * WIDTH) * groups, 2 * WIDTH * groups);
+      ask_for<3>(batch.minima + (BATCH + i * WIDTH) * groups, 2 * WIDTH * groups);
+    }
     for (int h = 0; h < N; h++) {
       x[h][i] = zero();
       if (i * WIDTH >= batch.size) continue;
       const vec weight = load(batch.weight[h] + i * WIDTH);
       x[h][i] = mul(weight, load(scale + i * WIDTH));
       total[h] = fma(weight, load(minimum + i * WIDTH), total[h]);
-      most[h] = larger(most[h], x[h][i]);
+      most[h] = maximum(x[h][i], most[h]);
     }
-    ahead.ask(2);
   }
   for (int h = 0; h < N; h++) {
-    const float top = largest(most[h]);
+    const float top = highest(most[h]);
     const vec units = set1(LARGEST / top);
     SplitWeights& w = to[h][g];
     w.unit = top / LARGEST;
@@ -52,12 +51,22 @@ static inline ints weights_of(const int8_t* first, const int8_t* second) {
   return _mm512_mask_set1_epi32(_mm512_set1_epi32(a), 0xff00, b);
 }
 
-// Of four values: vector j holds in its l-th 128 bits the channels 16·l + 4·j … 16·l + 4·j + 3, the
-// codes of a channel side by side.
-template <typename Source>
-static inline void channels_of(const uint8_t* values, int64_t row, int64_t d, ints* y) {
-  ints x[4];
-  for (int i = 0; i < 4; i++) x[i] = codes_of(Source(), values + i * row, d);
+// Values at four tokens 16 apart that are side by side in `split`. Where only the first two are
+// there, these stand for the others, whose weights are 0.
+template <typename Source, int64_t ROW_BYTES>
+static inline void four_values(const Batch& batch, int64_t at, int64_t d, ints* x) {
+  const int64_t first = at / ROW * ROW + at % ROW / 4;
+  const uint8_t* a = batch.values + first * ROW_BYTES;
+  const uint8_t* b = first + 32 < batch.size ? a + 32 * ROW_BYTES : a;
+  x[0] = codes_of(Source(), a, d);
+  x[1] = codes_of(Source(), b, d);
+  x[2] = codes_of(Source(), a + 16 * ROW_BYTES, d);
+  x[3] = codes_of(Source(), b + 16 * ROW_BYTES, d);
+}
+
+// Vector j holds in its l-th 128 bits the channels 16·l + 4·j … 16·l + 4·j + 3, the four codes of a
+// channel side by side.
+static inline void channels_of(const ints* x, ints* y) {
   const ints a = _mm512_unpacklo_epi8(x[0], x[1]), b = _mm512_unpackhi_epi8(x[0], x[1]);
   const ints c = _mm512_unpacklo_epi8(x[2], x[3]), d_ = _mm512_unpackhi_epi8(x[2], x[3]);
   y[0] = _mm512_unpacklo_epi16(a, c);
@@ -66,39 +75,29 @@ static inline void channels_of(const uint8_t* values, int64_t row, int64_t d, in
   y[3] = _mm512_unpackhi_epi16(b, d_);
 }
 
-// From vectors j with 128 bits l to vectors l with 128 bits j: channels in their order.
-static inline void transpose(ints* x) {
-  const ints a = _mm512_shuffle_i32x4(x[0], x[1], 0x44), b = _mm512_shuffle_i32x4(x[2], x[3], 0x44);
-  const ints c = _mm512_shuffle_i32x4(x[0], x[1], 0xee), d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
-  x[0] = _mm512_shuffle_i32x4(a, b, 0x88);
-  x[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
-  x[2] = _mm512_shuffle_i32x4(c, d, 0x88);
-  x[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
-}
-
 // Channels 64·f … 64·f + 63 of the values, which are two groups.
 template <typename Source, int N, int F>
-static void mix_row(const Batch& batch, const SplitWeights (*weights)[2],
-                           const float* shrunk, float* mixed, int f, Ahead<Source>& ahead) {
+static void mix_row(const Batch& batch, const SplitWeights (*weights)[2], const float* shrunk,
+                    float* mixed, int f) {
   constexpr int64_t D = F * ROW, row = Source::row_bytes(D);
   ints high[N][4], low[N][4];
   for (int h = 0; h < N; h++) {
     for (int j = 0; j < 4; j++) high[h][j] = low[h][j] = _mm512_setzero_si512();
   }
-  int64_t quad = 0;
-  do {
-    ahead.ask(4);
-    ints value[4];
-    channels_of<Source>(batch.values + 4 * quad * row, row, f * ROW, value);
-    const int64_t at = 4 * (quad / 16 * 16 + quad % 4 * 4 + quad / 4 % 4);  // see `split`
+  const int64_t end = (batch.size + ROW - 1) / ROW * ROW;
+  for (int64_t at = 0; at < end; at += 4) {
+    if (f == 0) ask_for(batch.values + (BATCH + at) * row, 4 * row);  // of the next batch
+    ints x[4], value[4];
+    four_values<Source, row>(batch, at, f * ROW, x);
+    channels_of(x, value);
     for (int h = 0; h < N; h++) {
       const SplitWeights* w = weights[h];
-      const ints x = weights_of(w[0].high + at, w[1].high + at);
-      for (int j = 0; j < 4; j++) dot(high[h][j], value[j], x);
-      const ints y = weights_of(w[0].low + at, w[1].low + at);
-      for (int j = 0; j < 4; j++) dot(low[h][j], value[j], y);
+      const ints large = weights_of(w[0].high + at, w[1].high + at);
+      for (int j = 0; j < 4; j++) dot(high[h][j], value[j], large);
+      const ints small = weights_of(w[0].low + at, w[1].low + at);
+      for (int j = 0; j < 4; j++) dot(low[h][j], value[j], small);
     }
-  } while (++quad < batch.size / 4);
+  }
   for (int h = 0; h < N; h++) {
     ints sum[4];
     for (int j = 0; j < 4; j++) {
@@ -115,13 +114,12 @@ static void mix_row(const Batch& batch, const SplitWeights (*weights)[2],
 }
 
 template <typename Source, int N, int F>
-static void mix_integers(const Batch& batch, const float* shrunk, float* mixed,
-                         Ahead<Source>& ahead) {
+static void mix_integers(const Batch& batch, const float* shrunk, float* mixed) {
   for (int f = 0; f < F; f++) {
     SplitWeights weights[N][2];
     for (int g = 0; g < 2; g++) {
-      split_weights<Source, N>(batch, 2 * f + g, 2 * F, weights, g, ahead);
+      split_weights<N>(batch, 2 * f + g, 2 * F, weights, g);
     }
-    mix_row<Source, N, F>(batch, weights, shrunk, mixed, f, ahead);
+    mix_row<Source, N, F>(batch, weights, shrunk, mixed, f);
   }
 }

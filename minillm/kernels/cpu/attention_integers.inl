@@ -19,9 +19,21 @@ typedef __m512i ints;
 // each sum, as vectors of two types, and then half of the sums live in memory.
 static inline void dot(ints& total, ints codes, ints x) {
 #if defined(__GNUC__)
-  __asm__("vpdpbusd %2, %1, %0" : "+v"(total) : "v"(codes), "vm"(x));
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(total) : "v"(codes), "v"(x));
 #else
   total = _mm512_dpbusd_epi32(total, codes, x);
+#endif
+}
+
+// The same with four bytes of x, for each 32 bits of the codes.
+static inline void dot(ints& total, ints codes, const int8_t* x) {
+#if defined(__GNUC__)
+  using Four = const int8_t[4];
+  __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(total) : "v"(codes), "m"(*(Four*)x));
+#else
+  int32_t four;
+  std::memcpy(&four, x, 4);
+  total = _mm512_dpbusd_epi32(total, codes, _mm512_set1_epi32(four));
 #endif
 }
 
@@ -34,27 +46,25 @@ static inline ints codes_of(Codes4, const uint8_t* row, int64_t d) {
   return _mm512_and_si512(_mm512_or_si512(x, _mm512_slli_epi16(x, 4)), _mm512_set1_epi8(15));
 }
 
-// The larger sizes. As whole numbers they have the same order, and what is no number is above all.
-static inline ints larger(ints most, vec x) {
-  const ints size = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
-  return _mm512_max_epu32(most, size);
-}
-static inline float largest(ints most) { return from_bits(_mm512_reduce_max_epu32(most)); }
+// The larger sizes. What is no number is left out: `constant` and `least` keep it.
+static inline vec larger(vec most, vec x) { return _mm512_range_ps(most, x, 0xb); }
 
-// 64 numbers in units, as high and low bytes. Numbers stay together by four (a quad): the quad of
-// numbers 16·j + 4·l … 16·j + 4·l + 3 is number 4·l + j of the 32-bit numbers.
+// 64 numbers in units as bytes, high and low: bytes 4·i … 4·i + 3 are of numbers i, i + 32, i + 16
+// and i + 48 of x. Adding 1.5 · 2²³ rounds a float to a whole number, its lowest bits are that
+// number's; 128 more make the second byte the high one, and the first the low one less 128.
 struct Split {
   ints high, low;
 };
 static inline Split split(const vec* x, vec units) {
   ints n[4];
-  for (int j = 0; j < 4; j++) n[j] = _mm512_cvtps_epi32(mul(x[j], units));
-  const ints a = _mm512_packs_epi32(n[0], n[1]), b = _mm512_packs_epi32(n[2], n[3]);
-  const ints half = _mm512_set1_epi16(128);
-  return {_mm512_packs_epi16(_mm512_srai_epi16(_mm512_add_epi16(a, half), 8),
-                             _mm512_srai_epi16(_mm512_add_epi16(b, half), 8)),
-          _mm512_packs_epi16(_mm512_srai_epi16(_mm512_slli_epi16(a, 8), 8),
-                             _mm512_srai_epi16(_mm512_slli_epi16(b, 8), 8))};
+  for (int j = 0; j < 4; j++) n[j] = _mm512_castps_si512(fma(x[j], units, set1(12582912.0f + 128)));
+  const ints a = _mm512_mask_blend_epi16(0xaaaaaaaa, n[0], _mm512_slli_epi32(n[1], 16));
+  const ints b = _mm512_mask_blend_epi16(0xaaaaaaaa, n[2], _mm512_slli_epi32(n[3], 16));
+  constexpr int SELECT = 0xca;  // of bits: where the first is set the second, else the third
+  const ints first = _mm512_set1_epi16(0x00ff);
+  const ints high = _mm512_ternarylogic_epi32(first, _mm512_srli_epi16(a, 8), b, SELECT);
+  const ints low = _mm512_ternarylogic_epi32(first, a, _mm512_slli_epi16(b, 8), SELECT);
+  return {high, _mm512_xor_si512(low, _mm512_set1_epi8(-128))};
 }
 
 #include "attention_integer_scores.inl"
@@ -65,10 +75,9 @@ template <typename Source, int N, int F>
 static void attend_integers(Batch& batch, const float* q, int64_t first, const Part& part) {
   constexpr int64_t D = F * ROW;
   float shrunk[N];
-  Ahead<Source> ahead(batch, D);
-  score_integers<Source, N, F>(batch, q + first * D, ahead);
-  weigh<N>(batch, first, part, shrunk, ahead);
-  mix_integers<Source, N, F>(batch, shrunk, part.mixed + first * D, ahead);
+  score_integers<Source, N, F>(batch, q + first * D);
+  weigh<N>(batch, first, part, shrunk);
+  mix_integers<Source, N, F>(batch, shrunk, part.mixed + first * D);
 }
 
 template <typename Source, int F>

@@ -10,7 +10,7 @@ static inline void score_keys(const Batch& batch, const float* q, const vec* sta
   const uint8_t* keys[KEYS];  // past the last key, the last one again: nobody sees its score
   for (int k = 0; k < KEYS; k++) {
     keys[k] = batch.keys + (i + k < batch.count ? i + k : batch.count - 1) * row;
-    ask_for(keys[k], row);
+    ask_for(keys[k] + AHEAD * row, row);
   }
   vec total[N][KEYS];
   for (int h = 0; h < N; h++)
@@ -63,7 +63,7 @@ static inline void mix_values(const Batch& batch, const Weights* weights, const 
   }
   const int64_t row = Source::row_bytes(D);
   for (int64_t i = 0; i < batch.count; i++) {
-    if (d == 0) ask_for(batch.values + i * row, row);
+    if (d == 0) ask_for(batch.values + (i + AHEAD) * row, row);
     vec value[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
       value[v] = key_at<Source>(batch.values + i * row, d + v * WIDTH, D);
@@ -110,8 +110,7 @@ static void attend_exact(Batch& batch, const float* q, int64_t first, int64_t D,
   vec start[N];
   for (int h = 0; h < N; h++) start[h] = zero();
   score<Source, N>(batch, q + first * D, start, D, 0, batch.size);
-  Unasked ahead;
-  weigh<N>(batch, first, part, shrunk, ahead);
+  weigh<N>(batch, first, part, shrunk);
   mix<Source, N>(batch, batch.weight, shrunk, none, part.mixed + first * D, 0, D, D);
 }
 
