@@ -56,7 +56,7 @@ static inline void ask_for(const void* at, int64_t bytes) {
   (void)at, (void)bytes;
 #endif
 }
-constexpr int64_t AHEAD = 48;  // rows, where keys and values are numbers
+constexpr int64_t AHEAD = 96;  // rows, where keys and values are numbers
 
 // Scores of N heads, from head `first` of the part on, become weights. Where one of them is the
 // highest so far, what was summed before shrinks: by shrunk[h].

@@ -14,7 +14,7 @@
 // static or in the variant's own namespace. A test looks for such instructions in all other files.
 //
 // attention.inl defines `static const AttentionFunctions attention_functions = {...}`, a struct of
-// function pointers that attention.h declares; step.cpp reaches it as `current().attention`.
+// function pointers that attention.h declares; a step takes `current().attention` at its beginning.
 #pragma once
 
 #include "products.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <new>
 
-#include "dispatch.h"
 #include "export.h"
 #include "step_attention.h"
 #include "step_buffers.h"
@@ -19,7 +18,7 @@ namespace {
 class Pass {
  public:
   Pass(const Model& model, const Step& step, const Buffers& buffers, Team& team)
-      : model(model), step(step), at(buffers), team(team), f(*current().attention) {}
+      : model(model), step(step), at(buffers), team(team), f(*buffers.functions) {}
 
   void run() {
     embed();

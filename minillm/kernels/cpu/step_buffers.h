@@ -46,6 +46,7 @@ inline int64_t most_keys(const Model& m, const Step& s) {
 
 struct Buffers {
   char* all;
+  const AttentionFunctions* functions;  // the same for all of a step, whatever mm_use does
   float* normed;       // (M, C), M = CHUNK_TOKENS at most
   Activations input;   // of the next product: (M, C) or (M, H·D)
   float* qkv;          // (N, qkv_width): queries, keys and values side by side
@@ -77,7 +78,8 @@ class Memory {
     b.widest = most(most(m.F, m.C), wide);
     b.width = (m.D + ROUNDED - 1) / ROUNDED * ROUNDED;
     b.padded_keys = (most_keys(m, s) + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
-    b.tile_size = tile_floats(most(current().attention->tile_rows, G), m.D);
+    b.functions = current().attention;
+    b.tile_size = tile_floats(most(b.functions->tile_rows, G), m.D);
     const int64_t pieces = (most_keys(m, s) + PIECE - 1) / PIECE;
     const bool one = s.longest == 1;
     for (int pass = 0; pass < 2; pass++) {  // first the sizes, then the places

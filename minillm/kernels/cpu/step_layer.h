@@ -4,7 +4,6 @@
 
 #include <cstring>
 
-#include "dispatch.h"
 #include "step_attention.h"
 
 namespace minillm {
@@ -13,7 +12,7 @@ class LayerView {
  public:
   LayerView(const Model& model, const Step& step, int64_t l, const Buffers& at, Team& team)
       : model(model), step(step), layer(model.layers[l]), cache(step.caches[l]),
-        form(*step.form), at(at), team(team), f(*current().attention), G(model.H / model.K),
+        form(*step.form), at(at), team(team), f(*at.functions), G(model.H / model.K),
         D(model.D), K(model.K) {}
 
  protected:
