@@ -4,7 +4,7 @@
 //
 //   for each block of MANY tokens                 their codes, reordered: 100 KB, second-level cache
 //     for each run of at most 24 blocks of 32 columns
-//       for each panel of 16 rows                 a byte for each code: 15 KB, first-level cache
+//       for each panel of 16 rows                 codes unpacked: 15 KB, first-level cache
 //         for each tile of TOKENS tokens          sums in registers, between runs in y
 //
 // The inner loop, `tile_product`, is in tile_*.inl, as is `unpack_block`. It rounds and adds in the
@@ -21,9 +21,9 @@ struct TileBlock {
   int32_t sum[TOKENS];  // Σ codes
 };
 
-// 32 columns of a panel: codes as bytes, and what they are worth: scale · code + minimum.
+// 32 columns of a panel: codes of one size, and what they are worth: scale · code + minimum.
 struct PanelBlock {
-  alignas(64) uint8_t codes[8][PANEL][4];
+  alignas(64) PanelCode codes[8][PANEL][4];
   float scale[PANEL];
   float minimum[PANEL];
 };

@@ -7,6 +7,7 @@
 
 // Tokens at once, as registers allow: straight from packed weights, and from unpacked ones.
 constexpr int TILE = 4, TOKENS = 6;
+using PanelCode = uint8_t;
 
 static inline float quantize_block(const float* x, int8_t* codes, int32_t* sum) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);

@@ -7,6 +7,7 @@
 
 // Tokens at once, as registers allow: straight from packed weights, and from unpacked ones.
 constexpr int TILE = 8, TOKENS = 12;
+using PanelCode = uint8_t;
 
 static inline float quantize_block(const float* x, int8_t* codes, int32_t* sum) {
   const __m512 a = _mm512_loadu_ps(x), b = _mm512_loadu_ps(x + 16);

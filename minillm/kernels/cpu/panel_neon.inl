@@ -6,6 +6,7 @@
 
 // Tokens at once, as registers allow: straight from packed weights, and from unpacked ones.
 constexpr int TILE = 4, TOKENS = 3;
+using PanelCode = uint8_t;
 
 static inline float quantize_block(const float* x, int8_t* codes, int32_t* sum) {
   uint32x4_t largest = vdupq_n_u32(0);  // of |x| as bits, where NaN is larger than infinity

@@ -1,8 +1,9 @@
 // The inner product in plain C++, what the vector forms in panel_avx2.inl and its like mean,
 // and what runs where none of them does.
 
-// Tokens at once: straight from packed weights, and from unpacked ones.
-constexpr int TILE = 2, TOKENS = 12;
+// Tokens at once: straight from packed weights, and from unpacked ones, which have 16 bits here.
+constexpr int TILE = 1, TOKENS = 1;
+using PanelCode = int16_t;
 
 // 32 values as codes; returns their scale. A block with NaN or infinity has a scale that is not
 // finite and codes of 0, so that every product with it becomes NaN.
@@ -67,11 +68,11 @@ static inline void block_sums(const uint8_t* block, const int8_t* x, int32_t* su
     for (int i = 0; i < 16; i++) {
       int32_t lane = 0;
       for (int q = 0; q < 8; q += PRODUCTS) {
-        int16_t narrow = 0;
+        int16_t few = 0;
         for (int p = q; p < q + PRODUCTS; p++) {
-          narrow = int16_t(narrow + code_at<BITS>(block, p, 16 * v + i) * repeated[p][i]);
+          few = int16_t(few + code_at<BITS>(block, p, 16 * v + i) * repeated[p][i]);
         }
-        lane += narrow;
+        lane += few;
       }
       lanes[16 * v + i] = lane;
     }
@@ -91,22 +92,18 @@ static inline void add_products(const float* scale, const float* minimum, const 
   for (int r = 0; r < PANEL; r++) out[r] += xscale * products[r];
 }
 
-// One panel of 16 rows times the first T tokens: out (T, 16).
-template <int BITS, int T>
+// One panel of 16 rows times one token: out (16,).
+template <int BITS, int>
 static void panel_product(const Weight& w, const uint8_t* panel, const Activations& x,
                           float* out) {
-  const int64_t blocks = w.cols / BLOCK;
   float scale[PANEL], minimum[PANEL];
-  for (int i = 0; i < T * PANEL; i++) out[i] = 0.0f;
-  for (int64_t b = 0; b < blocks; b++) {
+  int32_t sums[PANEL];
+  for (int r = 0; r < PANEL; r++) out[r] = 0.0f;
+  for (int64_t b = 0; b < w.cols / BLOCK; b++) {
     const uint8_t* group = panel + b / w.group_blocks * w.group_bytes;
     const uint8_t* block = group + w.head_bytes + b % w.group_blocks * w.block_bytes;
     if (b % w.group_blocks == 0) read_head(w, group, scale, minimum);
-    for (int t = 0; t < T; t++) {
-      const int64_t at = t * blocks + b;
-      int32_t sums[PANEL];
-      block_sums<BITS>(block, x.codes + at * BLOCK, sums);
-      add_products(scale, minimum, sums, x.scales[at], x.sums[at], out + t * PANEL);
-    }
+    block_sums<BITS>(block, x.codes + b * BLOCK, sums);
+    add_products(scale, minimum, sums, x.scales[b], x.sums[b], out);
   }
 }
