@@ -24,15 +24,20 @@ class Fake:
 
     def __init__(self, name: str, seconds: float, log: list[tuple[str, str]]) -> None:
         self.name, self.seconds, self.log = name, seconds, log
-        self.rows, self.context, self.kv = 0, 0, None
+        self.rows, self.kv = 0, None
+        self.contexts: dict[str, int] = {}
+        self.stepped: list[str] = []
 
     def ask(self, job: str, **arguments: Any) -> Any:
         self.log.append((self.name, job))
         if job == "prepare":
             self.rows, self.kv = len(arguments["prompts"]), arguments["kv"]
-            self.context = len(arguments["prompts"][0])
-        if job in ("stream", "steps"):
-            return [self.seconds * (1 + self.context / 4096)] * 3
+            self.contexts[arguments["name"]] = len(arguments["prompts"][0])
+        if job == "steps":
+            self.stepped.append(arguments["name"])
+            return [self.seconds * (1 + self.contexts[arguments["name"]] / 4096)] * 3
+        if job == "stream":
+            return [self.seconds] * 3
         return self.seconds
 
 
@@ -80,10 +85,20 @@ def test_every_section_measures_and_judges():
     assert len(prepared) == len([1 for _, job in log if job == "forget"]) == 3 + 8 + 6
 
 
+def test_contexts_take_turns_within_a_round():
+    """Else a minute in which the machine is slow would be in one of them only."""
+    workers, log = fakes()
+    rounds.growth(workers, PLAN)
+    assert workers[OURS].stepped == list(workers[OURS].contexts) * 3
+    assert list(workers[OURS].contexts.values()) == [128, 4096] * 2
+    steps = [name for name, job in log if job == "steps"]
+    assert steps == ([OURS] * 4 + [LLAMA] * 4) * 3
+
+
 def test_kinds_of_caches_by_each_engines_name():
     workers, _ = fakes()
     both = {name: workers[name] for name in (OURS, LLAMA)}
-    rounds.steps(both, PLAN, 128, rows=8, kind="8-bit")
+    rounds.steps(both, PLAN, [rounds.Context(128, rows=8, kind="8-bit")])
     assert (workers[OURS].kv, workers[LLAMA].kv) == ("int8", "q8_0")
     assert workers[OURS].rows == 8
 

@@ -7,7 +7,7 @@ a worker, so that tests can do without processes.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tools.peers.report import Line
 
@@ -29,6 +29,7 @@ class Asker(Protocol):
 
 
 Workers = Mapping[str, Asker]
+Seconds = dict[str, list[float]]  # by engine, a value for each round
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +40,19 @@ class Plan:
     rounds: int = 5
 
 
+Found = TypeVar("Found")
+
+
 def alternate(
-    workers: Workers, rounds: int, work: Callable[[str, Asker], float]
-) -> dict[str, list[float]]:
+    workers: Workers, rounds: int, work: Callable[[str, Asker], Found]
+) -> dict[str, list[Found]]:
     """One value per engine and round, the engines in turn; a round that warms up does not count."""
-    found: dict[str, list[float]] = {name: [] for name in workers}
+    found: dict[str, list[Found]] = {name: [] for name in workers}
     for number in range(1 + rounds):
         for name, worker in workers.items():
-            seconds = work(name, worker)
+            value = work(name, worker)
             if number:
-                found[name].append(seconds)
+                found[name].append(value)
     return found
 
 
@@ -69,28 +73,45 @@ def decode_by_api(workers: Workers, plan: Plan) -> list[Line]:
     ]
 
 
-def steps(
-    workers: Workers, plan: Plan, context: int, rows: int = 1, kind: str | None = None
-) -> dict[str, list[float]]:
-    """Seconds of a bare step: the median of `STEPS` steps, for each round."""
-    prompts = [plan.ids[:context]] * rows
-    following = plan.ids[context : context + STEPS]
-    for name, worker in workers.items():
-        kv = KINDS[kind].get(name) if kind else None
-        worker.ask("prepare", name="bench", prompts=prompts, kv=kv, steps=STEPS)
+class Context(NamedTuple):
+    """What steps go on from: rows of so many tokens in a cache of one kind (None: the usual)."""
 
-    def step(_: str, worker: Asker) -> float:
-        return float(statistics.median(worker.ask("steps", name="bench", ids=following)))
+    tokens: int
+    rows: int = 1
+    kind: str | None = None
+
+
+def steps(workers: Workers, plan: Plan, contexts: Sequence[Context]) -> list[Seconds]:
+    """For each context the seconds of a bare step: the median of `STEPS` steps, for each round.
+
+    In each round an engine goes through all contexts: a minute in which the machine is slow is in
+    all of them, and not in their ratios.
+    """
+    names = [f"bench {number}" for number in range(len(contexts))]
+    for name, context in zip(names, contexts, strict=True):
+        prompts = [plan.ids[: context.tokens]] * context.rows
+        for engine, worker in workers.items():
+            kv = KINDS[context.kind].get(engine) if context.kind else None
+            worker.ask("prepare", name=name, prompts=prompts, kv=kv, steps=STEPS)
+
+    def step(_: str, worker: Asker) -> list[float]:
+        following = (plan.ids[context.tokens :][:STEPS] for context in contexts)
+        asked = zip(names, following, strict=True)
+        return [float(statistics.median(worker.ask("steps", name=n, ids=ids))) for n, ids in asked]
 
     found = alternate(workers, plan.rounds, step)
     for worker in workers.values():
-        worker.ask("forget", name="bench")
-    return found
+        for name in names:
+            worker.ask("forget", name=name)
+    return [
+        {engine: [seconds[i] for seconds in each] for engine, each in found.items()}
+        for i in range(len(contexts))
+    ]
 
 
 def bare_steps(workers: Workers, plan: Plan) -> list[Line]:
     """A step alone, without sampling or text: the model and its scores."""
-    return [Line("step at 128 tokens", steps(workers, plan, 128))]
+    return [Line("step at 128 tokens", found) for found in steps(workers, plan, [Context(128)])]
 
 
 def prefills(workers: Workers, plan: Plan, lengths: Sequence[int] = (42, 256, 1000)) -> list[Line]:
@@ -105,16 +126,16 @@ def prefills(workers: Workers, plan: Plan, lengths: Sequence[int] = (42, 256, 10
     return [line(length) for length in lengths]
 
 
-def growth(workers: Workers, plan: Plan, contexts: Sequence[int] = (128, 4096)) -> list[Line]:
+def growth(workers: Workers, plan: Plan, tokens: Sequence[int] = (128, 4096)) -> list[Line]:
     """A bare step at a short and at a long context, with caches of 16 and 8 bits."""
     both = {name: workers[name] for name in (OURS, LLAMA)}
-    return [
-        Line(f"{kind} cache, {context:,} tokens", steps(both, plan, context, kind=kind))
-        for kind in KINDS
-        for context in contexts
-    ]
+    contexts = [Context(count, kind=kind) for kind in KINDS for count in tokens]
+    titles = [f"{context.kind} cache, {context.tokens:,} tokens" for context in contexts]
+    found = steps(both, plan, contexts)
+    return [Line(title, each) for title, each in zip(titles, found, strict=True)]
 
 
 def batches(workers: Workers, plan: Plan, sizes: Sequence[int] = (1, 8)) -> list[Line]:
     """Bare steps of several rows at 128 tokens of context each."""
-    return [Line(f"batch of {rows}", steps(workers, plan, 128, rows), rows) for rows in sizes]
+    found = steps(workers, plan, [Context(128, rows) for rows in sizes])
+    return [Line(f"batch of {n}", each, n) for n, each in zip(sizes, found, strict=True)]
