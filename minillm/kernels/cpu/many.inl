@@ -4,7 +4,7 @@
 //
 //   for each block of MANY tokens                 their codes, reordered: 100 KB, second-level cache
 //     for each run of at most 24 blocks of 32 columns
-//       for each panel of 16 rows                 codes unpacked: 15 KB, first-level cache
+//       for each panel of 16 rows                 15 KB of bytes (portable: 28), first-level cache
 //         for each tile of TOKENS tokens          sums in registers, between runs in y
 //
 // The inner loop, `tile_product`, is in tile_*.inl, as is `unpack_block`. It rounds and adds in the
