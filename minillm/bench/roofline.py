@@ -75,12 +75,18 @@ def plot(points: Sequence[Point], ceilings: Ceilings, machine: str, file: str | 
     check_picture(file)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(7.2, 4.4), dpi=144, facecolor=PAPER, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor=PAPER)
     _draw_roof(axes, ceilings, [p.cost.intensity for p in points])
     _draw_points(axes, points)
+    axes.set_ylim(top=ceilings.flops_per_s / 1e9 * 3)  # at last: what lies far below stays in view
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if axis is axes.yaxis else (1,)))
+        axis.set_major_formatter("{x:,g}")
+        axis.set_minor_formatter(NullFormatter())
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -88,7 +94,7 @@ def plot(points: Sequence[Point], ceilings: Ceilings, machine: str, file: str | 
     axes.set_ylabel("GFLOP/s", color=INK)
     axes.set_title(takeaway(points), loc="left", fontsize=11, color=INK)
     axes.legend(loc="lower right", facecolor=PAPER, edgecolor="none", labelcolor=INK)
-    axes.text(0.01, 0.97, machine, transform=axes.transAxes, va="top", fontsize=8, color=INK)
+    figure.supxlabel(machine, x=0.99, ha="right", fontsize=8, color=INK)
     figure.savefig(file, facecolor=PAPER)
 
 
@@ -99,12 +105,14 @@ def _draw_roof(axes: Any, ceilings: Ceilings, intensities: Sequence[float]) -> N
     top, bandwidth = ceilings.flops_per_s / 1e9, ceilings.bytes_per_s / 1e9
     axes.loglog([low, ceilings.ridge, high], [low * bandwidth, top, top], color=INK, linewidth=1.8)
     axes.axvline(ceilings.ridge, color=INK, linewidth=0.8, linestyle=":")
-    axes.annotate(
-        f"ridge: {ceilings.ridge:.3g} FLOP per byte",
-        (ceilings.ridge, low * bandwidth),
-        xytext=(-4, 14),
-        textcoords="offset points",
-        ha="right",  # the legend is on the right
+    roomy = ceilings.ridge**2 < low * high  # the wider side of the ridge
+    axes.text(
+        ceilings.ridge,
+        0.98,
+        f"  ridge: {ceilings.ridge:.3g} FLOP per byte  ",
+        transform=axes.get_xaxis_transform(),
+        ha="left" if roomy else "right",
+        va="top",
         fontsize=8,
         color=INK,
     )
@@ -119,7 +127,6 @@ def _draw_roof(axes: Any, ceilings: Ceilings, intensities: Sequence[float]) -> N
         textcoords="offset points",
         ha="right",
     )
-    axes.set_ylim(top=top * 3)
 
 
 def _draw_points(axes: Any, points: Sequence[Point]) -> None:
@@ -149,14 +156,15 @@ def _labels(points: Sequence[Point]) -> list[tuple[str, tuple[float, float]]]:
     found = []
     for group in groups:
         names = " and ".join(p.label for p in group)
-        shares = sorted({f"{p.diagnosis.fraction:.0%}" for p in group})
+        ordered = sorted(p.diagnosis.fraction for p in group)
+        shares = list(dict.fromkeys(f"{share:.0%}" for share in ordered))
         place = group[0].cost.intensity, group[0].diagnosis.flops_per_s / 1e9
         found.append((f"{names}: {' to '.join([shares[0], *shares[1:][-1:]])}", place))
     return found
 
 
 def _close(a: Point, b: Point) -> bool:
-    """Whether two points differ by less than a fifth in both directions."""
+    """Whether a label of one would run into the other's: labels are longer than high."""
     across = a.cost.intensity / b.cost.intensity
     up = a.diagnosis.flops_per_s / b.diagnosis.flops_per_s
-    return all(1 / 1.2 < ratio < 1.2 for ratio in (across, up))
+    return 1 / 3 < across < 3 and 1 / 1.2 < up < 1.2

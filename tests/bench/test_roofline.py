@@ -38,6 +38,9 @@ def test_points_that_lie_together_have_one_label():
     (together,) = _labels([first, other._replace(diagnosis=diagnose(first.cost, 0.075, MACHINE))])
     assert together[0] == "42 × 1 and 42 × 4: 62% to 67%"
     assert together[1] == pytest.approx((0.4, 2.5))
+    slower, slow = (first._replace(diagnosis=diagnose(first.cost, s, MACHINE)) for s in (0.55, 0.5))
+    (low,) = _labels([slow, slower])
+    assert low[0].endswith(": 9% to 10%")
     apart = _labels([first, other])
     assert [text for text, _ in apart] == ["42 × 1: 62%", "42 × 4: 80%"]
 
@@ -48,6 +51,24 @@ def test_a_picture_is_written(tmp_path):
     raw = (tmp_path / "roofline.png").read_bytes()
     assert raw.startswith(b"\x89PNG")
     assert len(raw) > 20_000
+
+
+def test_all_points_are_in_the_picture(tmp_path, monkeypatch):
+    """Even one that is a hundred times below the roof."""
+    figure = pytest.importorskip("matplotlib.figure")
+    collections = pytest.importorskip("matplotlib.collections")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    cost = points()[1].cost
+    slow = Point("decode", "42 × 2", cost, diagnose(cost, 10, MACHINE))
+    plot([*points(), slow], MACHINE, "a machine", tmp_path / "roofline.png")
+    (axes,) = drawn[0].axes
+    marks = [x for x in axes.collections if isinstance(x, collections.PathCollection)]
+    places = [tuple(map(float, place)) for mark in marks for place in mark.get_offsets()]
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    assert len(places) == 4
+    assert (0.4, 0.02) in places
+    assert all(left < x < right and low < y < high for x, y in places)
 
 
 def test_another_format_is_refused(tmp_path):
