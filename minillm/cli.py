@@ -285,7 +285,3 @@ def _add_sampling(parser: argparse.ArgumentParser, max_new_tokens: int = 256) ->
     add("--stop", action="append", default=[], help="text that ends the answer (repeatable)")
     add("--stop-token-id", action="append", type=int, default=[], help="id that ends the answer")
     add("--ignore-eos", action="store_true", help="go on after the model's end token")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -21,7 +21,7 @@ PLAIN = ["--backend", "torch"]
 
 def run(*arguments, text=None, cut=None):
     """The command in a process of its own; `cut` reads so many bytes and closes the pipe."""
-    command = [sys.executable, "-m", "minillm.cli", *arguments]
+    command = [sys.executable, "-m", "minillm", *arguments]
     if cut is None:
         return subprocess.run(command, capture_output=True, text=True, input=text)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -172,7 +172,7 @@ def _listens_to_ctrl_c():
 @pytest.mark.usefixtures("_listens_to_ctrl_c")
 def test_interrupt_ends_the_answer_and_not_the_chat():
     """Ctrl-C while an answer streams; /exit is still read."""
-    command = [sys.executable, "-m", "minillm.cli", "chat", "--ignore-eos"]
+    command = [sys.executable, "-m", "minillm", "chat", "--ignore-eos"]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -193,7 +193,7 @@ def test_interrupt_ends_the_answer_and_not_the_chat():
 
 
 def test_terminal_that_is_not_utf8():
-    command = [sys.executable, "-m", "minillm.cli", "tokenize", "Grüße 🌶"]
+    command = [sys.executable, "-m", "minillm", "tokenize", "Grüße 🌶"]
     done = subprocess.run(
         command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}
     )

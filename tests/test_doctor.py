@@ -208,7 +208,7 @@ def test_this_machine(capsys):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_one_openmp_runtime_is_in_a_fresh_process():
     done = subprocess.run(
-        [sys.executable, "-m", "minillm.cli", "doctor", "--json"], capture_output=True, text=True
+        [sys.executable, "-m", "minillm", "doctor", "--json"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

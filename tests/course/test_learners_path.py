@@ -125,7 +125,7 @@ def test_attention_from_nothing(copy, smollm2):
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/layers/test_attention.py")
     generate = (
         "-m",
-        "minillm.cli",
+        "minillm",
         "generate",
         "--max-new-tokens",
         "8",
