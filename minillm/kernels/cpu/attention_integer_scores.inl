@@ -30,11 +30,11 @@ static inline void load_fourths(const uint16_t* x, vec* y) {
   }
 }
 
+// Meanwhile the scales and minima of the batch that comes next are asked for.
 template <int N, int F>
 static void scale_queries(const Batch& batch, const float* q, Query<N, F>& to) {
   constexpr int64_t D = F * ROW, BLOCKS = BATCH / BLOCK;
-  vec scaled[BLOCKS][N][F][4], constant[N][BLOCKS], x[N][F][4];
-  vec most[N];
+  vec scaled[BLOCKS][N][F][4], constant[N][BLOCKS], x[N][F][4], most[N];
   for (int h = 0; h < N; h++) {
     most[h] = zero();
     for (vec& sum : constant[h]) sum = zero();

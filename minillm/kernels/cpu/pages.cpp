@@ -151,8 +151,8 @@ void weights_ready() {
 
 // For Python.
 
-// Puts memory that is in use into large pages. Linux does it at once from 6.1 on, and before that
-// some time later; where it can't, all stays as it is.
+// Puts memory that somebody else has taken into large pages. What was written to is moved: at once
+// from Linux 6.1 on, before that some time later. Where Linux can't, all stays as it is.
 MINILLM_API void mm_in_large_pages(uint8_t* data, int64_t bytes) {
 #if defined(__linux__)
   constexpr int COLLAPSE = 25;  // MADV_COLLAPSE, which older headers lack
